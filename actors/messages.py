@@ -5,6 +5,9 @@ The request as validated at the edge, the plan the router made for it, and what 
 
 import dataclasses
 import enum
+from collections.abc import Mapping
+
+from reprise.chorus.plan import ReusePlan
 
 
 class ReuseMode(enum.StrEnum):
@@ -42,3 +45,41 @@ class StepDone:
 
     step: int
     num_steps: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DenoiseRequest:
+    """One clip to make by plan; `tenant` and `video_id` name what is stored of it."""
+
+    tenant: str
+    video_id: str
+    clip: ClipRequest
+    plan: ReusePlan
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ClipDone:
+    """A finished clip: its files by variant and what making them took."""
+
+    plan: ReusePlan
+    """As it was run: a source that had gone by then has turned the hit into a miss."""
+    files: Mapping[str, bytes] = dataclasses.field(repr=False)
+    num_steps_computed: int
+    num_tokens: int
+    num_tokens_dropped: int
+    fetch_s: float
+    denoise_s: float
+    decode_s: float
+    encode_s: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TrajectoryStored:
+    """The latents of a miss are in the latent store; sent after `ClipDone`, so that no caller waits for it."""
+
+    steps: tuple[int, ...]
+    """Steps whose entering latent was kept; empty when the store refused."""
+    num_bytes: int
+
+
+DenoiseEvent = StepDone | ClipDone | TrajectoryStored

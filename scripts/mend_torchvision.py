@@ -68,6 +68,7 @@ def can_import() -> bool:
 
 
 def main() -> int:
+    """Add the hook where it is needed."""
     if can_import():
         return 0
     site = pathlib.Path(sysconfig.get_path("purelib"))

@@ -50,8 +50,11 @@ class Run:
             if done % self.log_every == 0:
                 elapsed = time.perf_counter() - start
                 rate = (done - first) / max(elapsed - seconds, 1e-9)
-                print(f"{self.name} {done}/{self.num_steps} loss {smooth:.4f} {elapsed:.0f} s, "
-                      f"{(self.num_steps - done) / rate:.0f} s left", flush=True)
+                print(
+                    f"{self.name} {done}/{self.num_steps} loss {smooth:.4f} {elapsed:.0f} s, "
+                    f"{(self.num_steps - done) / rate:.0f} s left",
+                    flush=True,
+                )
             if done % self.save_every == 0 or done == self.num_steps:
                 elapsed = time.perf_counter() - start
                 payload = {key: value.state_dict() for key, value in self.state.items()}
@@ -74,18 +77,22 @@ class Average:
 
     @torch.no_grad()
     def update(self, module: nn.Module) -> None:
+        """Move towards the module's parameters."""
         self.count += 1
         rate = 1 - min(self.decay, (self.count + 1) / (self.count + 10))
         live = dict(module.named_parameters())
         torch._foreach_lerp_(list(self.shadow.values()), [live[name].detach() for name in self.shadow], rate)
 
     def copy_to(self, module: nn.Module) -> None:
+        """Give the module the averaged parameters."""
         module.load_state_dict(self.shadow, strict=False)
 
     def state_dict(self) -> dict[str, Any]:
+        """Give what a resumed run needs."""
         return {"count": self.count, "shadow": self.shadow}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up what `state_dict` gave."""
         self.count, self.shadow = state["count"], state["shadow"]
 
 

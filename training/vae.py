@@ -12,24 +12,27 @@ import math
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from reprise.tinyworld import is_held_out, render_scene, sample_scene, score_video
+from reprise.tinyworld import SceneSpec, is_held_out, render_scene, sample_scene, score_video
 from reprise.wan.tiny_vae import AutoencoderKLTiny
 from training.recipe import WEIGHTS, Average, Run, generator_for, save_half, write_card
 
 SEED, BATCH, WINDOW, LEARNING_RATE, KL_WEIGHT = 11, 6, 5, 2e-3, 1e-3
 
 
-def render_pool(num_clips: int, num_frames: int, seed: int, *, held_out: bool) -> tuple[Tensor, list[object]]:
+def render_pool(num_clips: int, num_frames: int, seed: int, *, held_out: bool) -> tuple[Tensor, list[SceneSpec]]:
     """Render clips (n, T, H, W, C) uint8 from the training or the held-out scenes, and their scenes."""
-    rng, clips, scenes = np.random.default_rng(seed), [], []
+    rng = np.random.default_rng(seed)
+    clips: list[NDArray[np.uint8]] = []
+    scenes: list[SceneSpec] = []
     while len(clips) < num_clips:
         scene = sample_scene(rng)
         if is_held_out(scene) == held_out:
             clips.append(render_scene(scene, num_frames, rng).frames_THWC)
             scenes.append(scene)
-    return torch.from_numpy(np.stack(clips)), scenes  # type: ignore[return-value]
+    return torch.from_numpy(np.stack(clips)), scenes
 
 
 def to_video(clips_BTHWC: Tensor) -> Tensor:
@@ -49,7 +52,8 @@ def augmented_batch(pool: Tensor, generator: torch.Generator) -> Tensor:
         return torch.randint(high, (size,), generator=generator).tolist()
 
     starts = draw(pool.shape[1] - WINDOW + 1, BATCH)
-    video = to_video(torch.stack([pool[i, s : s + WINDOW] for i, s in zip(draw(len(pool), BATCH), starts, strict=True)]))
+    clips = draw(len(pool), BATCH)
+    video = to_video(torch.stack([pool[i, s : s + WINDOW] for i, s in zip(clips, starts, strict=True)]))
     video = torch.roll(video, (draw(64)[0], draw(64)[0]), (3, 4))
     flip_x, flip_time, permute = draw(2, 3)
     video = video.flip(4) if flip_x else video
@@ -67,13 +71,15 @@ def measure(vae: AutoencoderKLTiny) -> dict[str, float]:
             mean = vae.moments(video).chunk(2, 1)[0]
             back = vae.decode(mean).sample
             psnr.append(10 * math.log10(4 / (back - video).pow(2).mean().item()))
-            if len(scene.objects) == 1:  # type: ignore[attr-defined]
-                hits.append(score_video(to_frames(back)[0].numpy(), scene))  # type: ignore[arg-type]
-    shares = {f"scorer_{k}": float(np.mean([getattr(h, k) for h in hits])) for k in ("shape", "colour", "size", "motion", "background")}
+            if len(scene.objects) == 1:
+                hits.append(score_video(to_frames(back)[0].numpy(), scene))
+    names = ("shape", "colour", "size", "motion", "background")
+    shares = {f"scorer_{name}": float(np.mean([getattr(hit, name) for hit in hits])) for name in names}
     return {"psnr_db": round(float(np.mean(psnr)), 2), "psnr_min_db": round(float(np.min(psnr)), 2), **shares}
 
 
 def main() -> None:
+    """Run the recipe."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--threads", type=int, default=2)

@@ -5,7 +5,7 @@ and also copes with prompts typed by hand. Knows nothing about pixels or tokeniz
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -92,7 +92,8 @@ def write_prompt(scene: SceneSpec, rng: np.random.Generator | None = None) -> st
 
 
 _PLACE = re.compile(
-    r"\b(?:over|on|in front of|against)\s+an?\s+((?:[\w-]+\s+){0,4}(?:background|backdrop)(?:\s+with\s+(?:stripes|a\s+gradient))?)"
+    r"\b(?:over|on|in front of|against)\s+an?\s+"
+    r"((?:[\w-]+\s+){0,4}(?:background|backdrop)(?:\s+with\s+(?:stripes|a\s+gradient))?)"
 )
 _MOTION_PATTERNS = {
     "left": r"\bleft\b",
@@ -103,7 +104,7 @@ _MOTION_PATTERNS = {
 }
 
 
-def _find(text: str, table: dict[str, tuple[str, ...]], default: str | None = None) -> str | None:
+def _find(text: str, table: Mapping[str, tuple[str, ...]], default: str | None = None) -> str | None:
     for name, words in table.items():
         if any(re.search(rf"\b{re.escape(word)}\b", text) for word in words if word):
             return name

@@ -52,7 +52,7 @@ def signed_distance(shape: str, dx: FloatArray, dy: FloatArray, radius: float) -
 
 def coverage(shape: str, dx: FloatArray, dy: FloatArray, radius: float) -> FloatArray:
     """Give each pixel's share inside the shape, 0 to 1, with one pixel of smoothing at the edge."""
-    return np.clip(0.5 - signed_distance(shape, dx, dy, radius), 0, 1)
+    return np.asarray(np.clip(0.5 - signed_distance(shape, dx, dy, radius), 0, 1), np.float32)
 
 
 def draw_background(background: str, pattern: str, *, phase: float = 0.0) -> FloatArray:
@@ -61,7 +61,7 @@ def draw_background(background: str, pattern: str, *, phase: float = 0.0) -> Flo
     is_black = bool(base.max() < 0.2)
     centre = np.arange(FRAME_SIZE, dtype=np.float32) + 0.5
     if pattern == "plain":
-        return np.broadcast_to(base, (FRAME_SIZE, FRAME_SIZE, 3)).copy()
+        return np.broadcast_to(base, (FRAME_SIZE, FRAME_SIZE, 3)).astype(np.float32)
     if pattern == "striped":
         half = STRIPE_PERIOD / 2
         band = np.clip(np.abs((centre + phase) % STRIPE_PERIOD - half) - half / 2 + 0.5, 0, 1)[:, None, None]
@@ -98,7 +98,8 @@ def render_scene(scene: SceneSpec, num_frames: int, rng: np.random.Generator) ->
         left, top = np.floor(x).astype(int) - _WINDOW // 2, np.floor(y).astype(int) - _WINDOW // 2
         dx = ((left - x)[:, None, None] + offset[None, None, :]).astype(np.float32)
         dy = ((top - y)[:, None, None] + offset[None, :, None]).astype(np.float32)
-        alpha = coverage(item.shape, *np.broadcast_arrays(dx, dy), radius)
+        square = (num_frames, _WINDOW, _WINDOW)
+        alpha = coverage(item.shape, np.broadcast_to(dx, square), np.broadcast_to(dy, square), radius)
         pixel_y = ((top[:, None] + np.arange(_WINDOW)) % FRAME_SIZE)[:, :, None]
         pixel_x = ((left[:, None] + np.arange(_WINDOW)) % FRAME_SIZE)[:, None, :]
         under = video[rows, pixel_y, pixel_x]

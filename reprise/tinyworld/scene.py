@@ -6,6 +6,7 @@ about words (grammar.py) or pixels (render.py, score.py).
 
 import dataclasses
 import zlib
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -59,9 +60,9 @@ class SceneSpec:
 def sample_object(rng: np.random.Generator) -> ObjectSpec:
     """Draw an object with independent uniform attributes."""
 
-    def draw(names: object) -> str:
-        options = tuple(names)  # type: ignore[arg-type]
-        return str(options[int(rng.integers(len(options)))])
+    def draw(names: Iterable[str]) -> str:
+        options = tuple(names)
+        return options[int(rng.integers(len(options)))]
 
     return ObjectSpec(draw(SHAPES), draw(COLOURS), draw(SIZES), draw(MOTIONS))
 

@@ -31,6 +31,7 @@ class ResidualBlock(nn.Module):
         nn.init.zeros_(cast(Tensor, self.conv2.bias))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Refine a feature map (N, C, H, W)."""
         y = self.conv1(F.silu(self.norm1(x)))
         return cast(Tensor, x + self.conv2(F.silu(self.norm2(y))))
 
@@ -38,7 +39,7 @@ class ResidualBlock(nn.Module):
 class AutoencoderKLTiny(ModelMixin, ConfigMixin):  # type: ignore[misc]
     """Encode (B, 3, 1 + 4k, 8h, 8w) in -1..1 to (B, z_dim, 1 + k, h, w) and back."""
 
-    @register_to_config
+    @register_to_config  # type: ignore[untyped-decorator]
     def __init__(
         self,
         z_dim: int = 16,
@@ -55,9 +56,7 @@ class AutoencoderKLTiny(ModelMixin, ConfigMixin):  # type: ignore[misc]
                 f"scale factors are fixed at ({_GROUP}, {_PATCH}), got "
                 f"scale_factor_temporal={scale_factor_temporal}, scale_factor_spatial={scale_factor_spatial}"
             )
-        self.register_to_config(
-            latents_mean=latents_mean or [0.0] * z_dim, latents_std=latents_std or [1.0] * z_dim
-        )
+        self.register_to_config(latents_mean=latents_mean or [0.0] * z_dim, latents_std=latents_std or [1.0] * z_dim)
         self.detail_channels = detail_channels
         self.encode_in = nn.Conv2d(3 * _GROUP * _PATCH**2, channels, 1)
         self.encode_blocks = nn.Sequential(*[ResidualBlock(channels) for _ in range(2)])

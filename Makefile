@@ -1,0 +1,40 @@
+# Every target sets up what it needs; the environment is .venv at the root.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+
+.PHONY: setup demo serve test lint types unit test-serve load clean
+
+setup: $(VENV)/.ready
+
+# A newcomer gets the CPU build of torch: from its own index where that can be reached, else whatever pip finds.
+$(VENV)/.ready: pyproject.toml scripts/setup.sh
+	PYTHON="$(PYTHON)" TORCH_CPU_INDEX="$(TORCH_CPU_INDEX)" bash scripts/setup.sh $(VENV)
+	touch $@
+
+demo: setup
+	$(BIN)/python -m scripts.demo
+
+serve: setup
+	$(BIN)/python -m deployments.serve
+
+test: setup lint types
+	$(BIN)/python -m pytest tests
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: setup
+	$(BIN)/mypy
+
+unit: setup
+	$(BIN)/python -m pytest tests/unit
+
+load: setup
+	$(BIN)/python -m load_tests.run
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info

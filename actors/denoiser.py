@@ -1,0 +1,224 @@
+"""The denoiser replica: a shell that turns a planned request into a clip, its files and its stored latents.
+
+Loads a video model, fetches the one latent a plan needs straight from the latent store, and denoises in a
+thread of its own, so that the replica's event loop keeps answering health checks. Decides nothing about reuse;
+knows nothing about jobs or HTTP.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+
+import torch
+
+from actors.engines.media import make_media
+from actors.messages import ClipDone, ClipRequest, DenoiseEvent, DenoiseRequest, ReuseMode, StepDone, TrajectoryStored
+from cache_store.contracts import LatentKey, LatentStore
+from cache_store.errors import StoreError
+from cache_store.latents.tensors import from_tensor, to_tensor
+from cache_store.partition import PartitionKey
+from reprise.chorus.clip import Clip, ClipSpec, generate_clip
+from reprise.chorus.plan import MissReason, ReusePlan, plan_miss
+from reprise.chorus.trajectory import pack_state, unpack_state
+from reprise.sampling import SolverState
+from reprise.wan.model import WanModel, latent_shape, load, solver_for
+from reprise.wan.presets import ModelPreset
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DenoiserConfig:
+    """Which model runs where."""
+
+    preset: ModelPreset
+    device: str = "cpu"
+    num_threads: int = 1
+    """Threads of the CPU kernels."""
+
+
+class DenoiserReplica:
+    """One model on one device, one clip at a time."""
+
+    def __init__(self, config: DenoiserConfig, latents: LatentStore) -> None:
+        self._config = config
+        self._latents = latents
+        self._model: WanModel | None = None
+        self._executor = concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="denoise")
+
+    def start(self) -> None:
+        """Load the model and make one real clip, so that the first caller waits for nothing that could be done now."""
+        torch.set_num_threads(self._config.num_threads)
+        self._model = load(self._config.preset, self._config.device)
+        begin = time.perf_counter()
+        self._executor.submit(self._warm_up).result()
+        logger.info("%s is warm after %.1f s", self._config.preset.name, time.perf_counter() - begin)
+
+    def stop(self) -> None:
+        """Release the model."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._model = None
+
+    @property
+    def model(self) -> WanModel:
+        """Give the loaded model."""
+        if self._model is None:
+            raise RuntimeError("the denoiser was not started: call start() first")
+        return self._model
+
+    @property
+    def partition(self) -> PartitionKey:
+        """Give the model's part of the reuse key; tenant, embedder and the request's part are left open."""
+        model, preset = self.model, self._config.preset
+        solver = solver_for(model, num_steps=preset.num_inference_steps)
+        return PartitionKey(
+            tenant="",
+            model_id=preset.name,
+            model_revision=f"{preset.revision}-{model.fingerprint}",
+            dtype="/".join((preset.transformer_dtype, preset.text_encoder_dtype, preset.vae_dtype)),
+            quantisation="",
+            scheduler=type(solver).__name__,
+            shift=preset.flow_shift,
+            num_steps=preset.num_inference_steps,
+            guidance=preset.guidance_scale,
+            width=0,
+            height=0,
+            num_frames=0,
+            fps=0,
+            negative_prompt="",
+            loras=(),
+            text_encoder_revision=model.fingerprint,
+            embedder_revision="",
+            vae_revision=model.fingerprint,
+        )
+
+    async def generate(self, request: DenoiseRequest) -> AsyncIterator[DenoiseEvent]:
+        """Yield a StepDone a step, then ClipDone, then on a miss TrajectoryStored.
+
+        Closing or cancelling the iterator stops the work before its next step.
+        """
+        loop, stop = asyncio.get_running_loop(), threading.Event()
+        events: asyncio.Queue[DenoiseEvent | None] = asyncio.Queue()
+
+        def emit(event: DenoiseEvent | None) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits for the event
+                loop.call_soon_threadsafe(events.put_nowait, event)
+
+        work = loop.run_in_executor(self._executor, self._run, request, emit, stop.is_set)
+        work.add_done_callback(lambda _: events.put_nowait(None))
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, should nobody await it
+        try:
+            while (event := await events.get()) is not None:
+                yield event
+            await work
+        finally:
+            stop.set()
+
+    def _run(
+        self, request: DenoiseRequest, emit: Callable[[DenoiseEvent], None], should_stop: Callable[[], bool]
+    ) -> None:
+        spec, num_steps = clip_spec(request.clip), request.clip.num_inference_steps
+        begin = time.perf_counter()
+        plan, source = self._fetch(request)
+        fetch_s = time.perf_counter() - begin
+        clip = generate_clip(
+            self.model,
+            spec,
+            plan,
+            source,
+            on_step=lambda step: emit(StepDone(step=step, num_steps=num_steps)),
+            should_stop=should_stop,
+        )
+        begin = time.perf_counter()
+        media = make_media(
+            clip.frames_FHWC,
+            fps=request.clip.fps,
+            canvas_width=request.clip.canvas_width,
+            canvas_height=request.clip.canvas_height,
+        )
+        emit(
+            ClipDone(
+                plan=plan,
+                files=media,
+                num_steps_computed=clip.num_steps_computed,
+                num_tokens=clip.num_tokens,
+                num_tokens_dropped=clip.num_tokens_dropped,
+                fetch_s=fetch_s,
+                denoise_s=clip.denoise_s,
+                decode_s=clip.decode_s,
+                encode_s=time.perf_counter() - begin,
+            )
+        )
+        if clip.trajectory is not None and request.clip.reuse is ReuseMode.ON:
+            emit(self._store(request, clip))
+
+    def _fetch(self, request: DenoiseRequest) -> tuple[ReusePlan, SolverState | None]:
+        """Fetch the state the plan goes on from; a source that is gone, damaged or too slow makes it a miss."""
+        plan = request.plan
+        if plan.source_id is None:
+            return plan, None
+        key = LatentKey(tenant=request.tenant, source_id=plan.source_id, step=plan.boundaries.k1)
+        try:
+            record = self._latents.get(key)
+            if record is not None:
+                state = unpack_state(to_tensor(record).to(self.model.device), step=key.step)
+                clip = request.clip
+                expected = latent_shape(self.model, width=clip.width, height=clip.height, num_frames=clip.num_frames)
+                if tuple(state.latent_BCTHW.shape) == expected and bool(torch.isfinite(state.latent_BCTHW).all()):
+                    return plan, state
+                logger.warning("latent %s has shape %s or is not finite, expected %s", key, record.shape, expected)
+        except StoreError as error:
+            logger.warning("latent %s could not be fetched: %s", key, error)
+        return plan_miss(MissReason.SOURCE_MISSING, matching_score=plan.matching_score), None
+
+    def _store(self, request: DenoiseRequest, clip: Clip) -> TrajectoryStored:
+        """Put every captured state; what the store refuses is simply not offered to later requests."""
+        assert clip.trajectory is not None
+        steps, num_bytes = [], 0
+        for state in clip.trajectory.states:
+            record = from_tensor(pack_state(state))
+            key = LatentKey(tenant=request.tenant, source_id=request.video_id, step=state.step)
+            try:
+                if self._latents.put(key, record):
+                    steps.append(state.step)
+                    num_bytes += len(record.data)
+            except StoreError as error:
+                logger.warning("latent %s was not stored: %s", key, error)
+                break
+        return TrajectoryStored(steps=tuple(steps), num_bytes=num_bytes)
+
+    def _warm_up(self) -> None:
+        preset = self._config.preset
+        width, height = preset.sizes[preset.default_size]
+        spec = ClipSpec(
+            prompt="warm up",
+            negative_prompt="",
+            seed=0,
+            num_steps=2,
+            guidance_scale=preset.guidance_scale,
+            width=width,
+            height=height,
+            num_frames=preset.default_num_frames,
+        )
+        clip = generate_clip(self.model, spec, plan_miss(MissReason.OFF))
+        canvas_width, canvas_height = map(int, preset.default_size.split("x"))
+        make_media(clip.frames_FHWC, fps=preset.fps, canvas_width=canvas_width, canvas_height=canvas_height)
+
+
+def clip_spec(clip: ClipRequest) -> ClipSpec:
+    """Take what determines the pixels out of a request."""
+    return ClipSpec(
+        prompt=clip.prompt,
+        negative_prompt=clip.negative_prompt,
+        seed=clip.seed,
+        num_steps=clip.num_inference_steps,
+        guidance_scale=clip.guidance_scale,
+        width=clip.width,
+        height=clip.height,
+        num_frames=clip.num_frames,
+    )

@@ -1,0 +1,1 @@
+"""Backends of the VectorIndex contract: an exact oracle, faiss flat, and faiss inverted lists."""

@@ -1,0 +1,116 @@
+"""Build the HTTP app: the Videos API, `/v1/models` and `/health`. Runs under any ASGI server, with or without Ray.
+
+Talks to the rest of the system through the job store and the artifact store only.
+"""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator
+from typing import Literal
+
+from fastapi import FastAPI, Response
+from pydantic import BaseModel
+from redis.exceptions import RedisError
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from deployments.api import videos
+from deployments.api.artifacts import ArtifactStore
+from deployments.api.errors import REQUEST_ID_HEADER, install_error_handlers
+from deployments.api.jobs import JobStore
+from deployments.api.retention import keep_sweeping
+from deployments.api.services import ApiServices, ApiSettings, CheckReadiness, Readiness
+
+
+class Health(BaseModel):
+    """`alive`: the process answers. `ready`: a job sent now will be worked on."""
+
+    alive: Literal[True] = True
+    ready: bool
+    reason: str | None
+
+
+class ModelObject(BaseModel):
+    """One served model."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "reprise"
+
+
+class ModelList(BaseModel):
+    """The served models."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelObject]
+
+
+class _NameRequests:
+    """Give every request an id, in the state for the log and in the response for the caller."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = f"req_{secrets.token_hex(12)}"
+        scope.setdefault("state", {})["request_id"] = request_id
+
+        async def send_named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (REQUEST_ID_HEADER.encode(), request_id.encode())]
+            await send(message)
+
+        await self._app(scope, receive, send_named)
+
+
+async def _ready() -> Readiness:
+    return Readiness(ready=True)
+
+
+def create_api(
+    settings: ApiSettings, jobs: JobStore, artifacts: ArtifactStore, *, check_readiness: CheckReadiness = _ready
+) -> FastAPI:
+    """Build the app; `check_readiness` tells of what lies behind the job store, which the app checks itself.
+
+    Its lifespan prepares the job store, sweeps expired files and closes the store at the end.
+    """
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await jobs.start()
+        sweep = asyncio.create_task(keep_sweeping(jobs, artifacts, period_s=settings.sweep_period_s))
+        try:
+            yield
+        finally:
+            sweep.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await sweep
+            await jobs.close()
+
+    app = FastAPI(title="Reprise", lifespan=lifespan)
+    app.state.services = ApiServices(settings=settings, jobs=jobs, artifacts=artifacts)
+    app.add_middleware(_NameRequests)
+    install_error_handlers(app)
+    app.include_router(videos.router)
+
+    @app.head("/health", include_in_schema=False)
+    @app.get("/health")
+    async def health(response: Response) -> Health:
+        """Answer 200 when ready and 503 when not; any answer means alive."""
+        try:
+            await jobs.ping()
+            state = await check_readiness()
+        except RedisError:
+            state = Readiness(ready=False, reason="the job store does not answer")
+        response.status_code = 200 if state.ready else 503
+        return Health(ready=state.ready, reason=state.reason)
+
+    @app.get("/v1/models")
+    async def list_models() -> ModelList:
+        return ModelList(data=[ModelObject(id=settings.limits.model)])
+
+    return app

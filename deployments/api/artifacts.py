@@ -1,0 +1,92 @@
+"""Finished files in a local folder or under any fsspec URL, addressed by server-made ids only.
+
+One folder per job, `<root>/<tenant>/<video id>/`, with one file per variant. A file appears whole or not at all.
+Methods block: an event loop calls them through a thread. Knows nothing about jobs or HTTP.
+"""
+
+import dataclasses
+import enum
+import re
+from typing import IO, Any, Final
+
+import fsspec
+
+VIDEO_ID: Final = re.compile(r"video_[0-9]{16}[0-9a-f]{16}")
+_TENANT: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class Variant(enum.StrEnum):
+    """The files of a finished video, by their names in the API."""
+
+    VIDEO = "video"
+    THUMBNAIL = "thumbnail"
+    SPRITESHEET = "spritesheet"
+
+    @property
+    def file_name(self) -> str:
+        """Give the file's name in the job's folder."""
+        return _FILES[self][0]
+
+    @property
+    def media_type(self) -> str:
+        """Give the file's content type."""
+        return _FILES[self][1]
+
+
+_FILES: Final = {
+    Variant.VIDEO: ("video.mp4", "video/mp4"),
+    Variant.THUMBNAIL: ("thumbnail.webp", "image/webp"),
+    Variant.SPRITESHEET: ("spritesheet.jpg", "image/jpeg"),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ArtifactStore:
+    """Files under one root; a plain value, so it crosses processes."""
+
+    url: str
+    """Folder or fsspec URL."""
+
+    def put_bytes(self, tenant: str, video_id: str, variant: Variant, data: bytes) -> None:
+        """Write one file; readers see the old one or the whole new one."""
+        files, folder = self._folder(tenant, video_id)
+        files.makedirs(folder, exist_ok=True)
+        file = files.open(f"{folder}/{variant.file_name}", "wb", autocommit=False)
+        try:
+            file.write(data)
+            file.close()
+            file.commit()
+        except BaseException:
+            file.discard()
+            raise
+
+    def size(self, tenant: str, video_id: str, variant: Variant) -> int | None:
+        """Give a file's length in bytes, None if there is no such file."""
+        files, folder = self._folder(tenant, video_id)
+        try:
+            return int(files.size(f"{folder}/{variant.file_name}"))
+        except FileNotFoundError:
+            return None
+
+    def open(self, tenant: str, video_id: str, variant: Variant) -> IO[bytes] | None:
+        """Open a file to read, None if there is no such file; the caller closes it."""
+        files, folder = self._folder(tenant, video_id)
+        try:
+            file: IO[bytes] = files.open(f"{folder}/{variant.file_name}", "rb")
+        except FileNotFoundError:
+            return None
+        return file
+
+    def delete(self, tenant: str, video_id: str) -> None:
+        """Remove every file of a job; none being there is no error."""
+        files, folder = self._folder(tenant, video_id)
+        try:
+            files.rm(folder, recursive=True)
+        except FileNotFoundError:
+            return
+
+    def _folder(self, tenant: str, video_id: str) -> tuple[Any, str]:
+        if not VIDEO_ID.fullmatch(video_id) or not _TENANT.fullmatch(tenant):
+            raise ValueError(f"expected a tenant and a video id made by the server, got {tenant!r}, {video_id!r}")
+        files, root = fsspec.url_to_fs(self.url)
+        return files, f"{root.rstrip('/')}/{tenant}/{video_id}"

@@ -1,0 +1,185 @@
+"""The one error tree of the HTTP edge and the handlers that give every failure the OpenAI error shape.
+
+`{"error": {"message", "type", "param", "code"}}`, whatever went wrong; a stack trace never leaves the server.
+Knows nothing about videos.
+"""
+
+import json
+import logging
+import reprlib
+from collections.abc import Mapping
+from typing import ClassVar, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import OutOfMemoryError as RedisOutOfMemoryError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from starlette.exceptions import HTTPException
+
+logger = logging.getLogger(__name__)
+
+REQUEST_ID_HEADER: Final = "x-request-id"
+
+_NO_RETRY: Final = {"x-should-retry": "false"}
+"""The official clients repeat every 409 and 5xx by themselves unless told that it cannot help."""
+
+
+class ApiError(Exception):
+    """A failure that the caller is told about; the class carries its HTTP status."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+        self.headers = dict(headers or {})
+
+
+class InvalidRequest(ApiError):
+    """The request cannot be served as written; `param` names the field at fault."""
+
+    status = 400
+    type = "invalid_request_error"
+
+
+class NotFound(ApiError):
+    """There is no such thing, or no more."""
+
+    status = 404
+    type = "invalid_request_error"
+
+
+class Conflict(ApiError):
+    """The request is fine, but not in the present state of what it names."""
+
+    status = 409
+    type = "invalid_request_error"
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message, param=param, code=code, headers=_NO_RETRY)
+
+
+class IdempotencyConflict(Conflict):
+    """The same Idempotency-Key came before with another body."""
+
+    def __init__(self, video_id: str) -> None:
+        super().__init__(
+            f"this Idempotency-Key made {video_id} from another body; send a new key with a new request",
+            param="Idempotency-Key",
+            code="idempotency_conflict",
+        )
+
+
+class RangeNotSatisfiable(ApiError):
+    """The Range header asks for bytes that the file does not have."""
+
+    status = 416
+    type = "invalid_request_error"
+
+
+class QueueFull(ApiError):
+    """As many jobs wait or run as may; said at once rather than after a wait."""
+
+    status = 429
+    type = "rate_limit_error"
+
+    def __init__(self, max_unfinished_jobs: int) -> None:
+        super().__init__(
+            f"all {max_unfinished_jobs} places for unfinished jobs are taken; try again when one has finished",
+            code="queue_full",
+            headers={"retry-after": "5"},
+        )
+
+
+class NotBuilt(ApiError):
+    """A documented endpoint of the API that this server does not offer."""
+
+    status = 501
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, code="not_implemented", headers=_NO_RETRY)
+
+
+class Unavailable(ApiError):
+    """A part of the server does not answer at the moment."""
+
+    status = 503
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message, code=code, headers={"retry-after": "1"})
+
+
+class _HttpError(ApiError):
+    """An error of the web framework: unknown path, wrong method."""
+
+    type = "invalid_request_error"
+
+    def __init__(self, message: str, *, status: int, headers: Mapping[str, str] | None) -> None:
+        super().__init__(message, headers=headers)
+        self.status = status  # type: ignore[misc]  # the only errors whose status is not their class's
+
+
+def error_response(error: ApiError) -> Response:
+    """Write an error in the shape of the API."""
+    body = {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
+    # ASCII only: a message may quote input that no UTF-8 can hold, such as a lone surrogate.
+    content = json.dumps({"error": body}, ensure_ascii=True)
+    return Response(content, status_code=error.status, headers=error.headers, media_type="application/json")
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Make every failure of the app answer in the shape of the API."""
+    app.add_exception_handler(ApiError, _on_api_error)
+    app.add_exception_handler(RequestValidationError, _on_bad_parameter)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    for store_fault in (RedisConnectionError, RedisTimeoutError, RedisOutOfMemoryError):
+        app.add_exception_handler(store_fault, _on_store_fault)
+    app.add_exception_handler(Exception, _on_bug)
+
+
+async def _on_api_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return error_response(error)
+
+
+async def _on_bad_parameter(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    param = str(first["loc"][-1])
+    return error_response(
+        InvalidRequest(f"{param}: {first['msg']}; got {reprlib.repr(first.get('input'))}", param=param)
+    )
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = f"{request.method} {request.url.path}: {error.detail}"
+    return error_response(_HttpError(message, status=error.status_code, headers=error.headers))
+
+
+async def _on_store_fault(_: Request, error: Exception) -> Response:
+    logger.error("the job store failed: %s", error)
+    return error_response(Unavailable("the job store does not answer; try again", code="store_unavailable"))
+
+
+async def _on_bug(request: Request, error: Exception) -> Response:
+    request_id = getattr(request.state, "request_id", "unknown")
+    logger.error("request %s failed with %s", request_id, type(error).__name__)
+    response = error_response(
+        ApiError(f"the server failed on this request; quote {request_id} in a report", code="internal_error")
+    )
+    # The handler of last resort runs outside the middleware that names every other response.
+    response.headers[REQUEST_ID_HEADER] = request_id
+    return response

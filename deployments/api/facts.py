@@ -1,0 +1,151 @@
+"""What a job says about itself beyond the OpenAI fields: what was reused, what ran, and why it failed.
+
+All of it appears under the one key `reuse` of a video object, except a failure, which is the object's `error`.
+Plain frozen values with a JSON form; knows nothing about Redis or HTTP.
+"""
+
+import dataclasses
+import enum
+import json
+from collections.abc import Mapping
+
+from actors.messages import ClipRequest, ReuseMode
+
+
+class FailureCode(enum.StrEnum):
+    """Every code that `error.code` of a failed job can have; nothing else ever appears there."""
+
+    INVALID_INPUT = "invalid_input"
+    """The request passed the edge, but a later part found it impossible."""
+    OUT_OF_MEMORY = "out_of_memory"
+    NUMERICAL_ERROR = "numerical_error"
+    """The model produced NaN or infinity; no black video is ever delivered."""
+    REPLICA_DIED = "replica_died"
+    """The worker process ended while it ran the job, and the job could not be given to another."""
+    TIMEOUT = "timeout"
+    INTERRUPTED = "interrupted"
+    """The job was started as often as allowed and no run reached the end."""
+    SOURCE_GONE = "source_gone"
+    """The latents that a remix must start from are no longer stored."""
+    STORAGE_FAILED = "storage_failed"
+    """The finished file could not be written."""
+    INTERNAL_ERROR = "internal_error"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class JobError:
+    """Why a job failed: a code from the closed list and a sentence for a person."""
+
+    code: FailureCode
+    message: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class EffectiveParameters:
+    """The values the clip is made with, defaults filled in."""
+
+    num_inference_steps: int
+    guidance_scale: float
+    width: int
+    height: int
+    num_frames: int
+    fps: int
+    seed: int
+    max_sequence_length: int
+    """Tokens of the prompt that the text encoder reads; more are cut, and a warning says so."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PromptWarning:
+    """Part of the prompt did not reach an encoder."""
+
+    code: str
+    """`prompt_truncated` is the only code so far."""
+    encoder: str
+    used: int
+    """Tokens that the encoder read."""
+    dropped: int
+    """Tokens that it did not."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class StageSeconds:
+    """Wall time of a finished job by stage; None where the stage did not run."""
+
+    embed: float | None = None
+    lookup: float | None = None
+    fetch: float | None = None
+    """Reading the source's latent from the store."""
+    denoise: float | None = None
+    decode: float | None = None
+    encode: float | None = None
+    """Writing the frames as MP4, thumbnail and sprite sheet."""
+    store: float | None = None
+    """Putting the files where they are served from."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ReuseFacts:
+    """What one job reused. Until the job is planned only `effective` is known and `hit` is None."""
+
+    effective: EffectiveParameters
+    hit: bool | None = None
+    source_id: str | None = None
+    matching_score: float | None = None
+    k1: int | None = None
+    k2: int | None = None
+    steps_computed: int | None = None
+    steps_skipped: int | None = None
+    reason: str | None = None
+    """Why nothing was reused, or why less than the score allows."""
+    seconds: StageSeconds = StageSeconds()
+    warnings: tuple[PromptWarning, ...] = ()
+
+    def to_json(self) -> str:
+        """Write the facts as one JSON object."""
+        return json.dumps(dataclasses.asdict(self), allow_nan=False)
+
+
+def facts_from_json(text: str) -> ReuseFacts:
+    """Read what `ReuseFacts.to_json` wrote."""
+    fields = json.loads(text)
+    fields["effective"] = EffectiveParameters(**fields["effective"])
+    fields["seconds"] = StageSeconds(**fields["seconds"])
+    fields["warnings"] = tuple(PromptWarning(**warning) for warning in fields["warnings"])
+    return ReuseFacts(**fields)
+
+
+def error_to_json(error: JobError) -> str:
+    """Write a failure as one JSON object."""
+    return json.dumps(dataclasses.asdict(error))
+
+
+def error_from_json(text: str) -> JobError:
+    """Read what `error_to_json` wrote."""
+    fields: Mapping[str, str] = json.loads(text)
+    return JobError(code=FailureCode(fields["code"]), message=fields["message"])
+
+
+def request_to_json(request: ClipRequest) -> str:
+    """Write a clip request as one JSON object."""
+    return json.dumps(dataclasses.asdict(request), allow_nan=False)
+
+
+def request_from_json(text: str) -> ClipRequest:
+    """Read what `request_to_json` wrote."""
+    fields = json.loads(text)
+    return ClipRequest(**{**fields, "reuse": ReuseMode(fields["reuse"])})
+
+
+def effective_parameters(request: ClipRequest, *, max_sequence_length: int) -> EffectiveParameters:
+    """Give the part of a request that is echoed to the caller."""
+    return EffectiveParameters(
+        num_inference_steps=request.num_inference_steps,
+        guidance_scale=request.guidance_scale,
+        width=request.width,
+        height=request.height,
+        num_frames=request.num_frames,
+        fps=request.fps,
+        seed=request.seed,
+        max_sequence_length=max_sequence_length,
+    )

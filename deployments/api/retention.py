@@ -1,0 +1,34 @@
+"""Remove what has expired: the files of a job go when its record does.
+
+Any number of replicas may sweep at once; each step may be repeated. Knows nothing about HTTP.
+"""
+
+import asyncio
+import logging
+
+from redis.exceptions import RedisError
+
+from deployments.api.artifacts import ArtifactStore
+from deployments.api.jobs import JobStore
+
+logger = logging.getLogger(__name__)
+
+
+async def sweep_expired(jobs: JobStore, artifacts: ArtifactStore, *, limit: int = 100) -> int:
+    """Remove the files of up to `limit` expired or deleted jobs and give their number."""
+    due = await jobs.due(limit=limit)
+    for tenant, video_id in due:
+        # Files first: after a crash in between, the entry is still there and the next sweep ends the work.
+        await asyncio.to_thread(artifacts.delete, tenant, video_id)
+        await jobs.forget(tenant, video_id)
+    return len(due)
+
+
+async def keep_sweeping(jobs: JobStore, artifacts: ArtifactStore, *, period_s: float) -> None:
+    """Sweep for ever."""
+    while True:
+        await asyncio.sleep(period_s)
+        try:
+            await sweep_expired(jobs, artifacts)
+        except (RedisError, OSError) as error:
+            logger.warning("the sweep of expired files failed and is tried again in %.0f s: %s", period_s, error)

@@ -1,0 +1,189 @@
+"""Request bodies of the Videos API and their conversion into a `ClipRequest`.
+
+The OpenAI fields plus our documented extensions (seed, num_inference_steps, guidance_scale, negative_prompt,
+num_frames, fps, reuse). Types are checked here strictly, ranges by `ApiLimits`; nothing is rounded or replaced.
+"""
+
+import reprlib
+import secrets
+import unicodedata
+from typing import Annotated, Final, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
+
+from actors.messages import ClipRequest, ReuseMode
+from deployments.api.errors import InvalidRequest
+from deployments.api.limits import MAX_SEED, ApiLimits, canvas_of, within
+
+_BLANK_LETTERS: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+"""Characters that show nothing although Unicode counts them as letters, marks or symbols."""
+
+_MAX_PARAM_CHARACTERS: Final = 100
+"""An unknown field's name is the caller's text; no more of it is sent back."""
+
+NO_INPUT_REFERENCE: Final = "input_reference is not supported by this model yet; leave it out"
+
+
+def _read_seconds(value: object) -> object:
+    """Take "4" like 4: the official client sends a string, many others a number."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 6:
+        return int(value)
+    return value
+
+
+def _refuse_reference(value: object) -> None:
+    if value is not None:
+        raise PydanticCustomError("unsupported", NO_INPUT_REFERENCE)
+
+
+Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+"""Every whole number: one with thousands of digits would fail later, even in the text of an error."""
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class VideoCreate(_Body):
+    """Body of `POST /v1/videos`, as JSON or multipart form."""
+
+    prompt: str
+    model: str | None = None
+    seconds: Annotated[Int64 | None, BeforeValidator(_read_seconds)] = None
+    size: str | None = None
+    input_reference: Annotated[object, BeforeValidator(_refuse_reference)] = None
+    seed: Int64 | None = None
+    num_inference_steps: Int64 | None = None
+    guidance_scale: float | None = None
+    negative_prompt: str | None = None
+    num_frames: Int64 | None = None
+    fps: Int64 | None = None
+    reuse: ReuseMode | None = None
+
+
+class VideoRemix(_Body):
+    """Body of `POST /v1/videos/{id}/remix`; everything else is taken from the source."""
+
+    prompt: str
+
+
+BodyT = TypeVar("BodyT", bound=_Body)
+FormValue = str | dict[str, str]
+
+
+def read_json_body(kind: type[BodyT], raw: bytes) -> BodyT:
+    """Read a JSON body, or raise the 400 that names the field at fault."""
+    try:
+        return kind.model_validate_json(raw)
+    except ValidationError as error:
+        raise _first_fault(kind, error) from None
+
+
+def read_form_body(kind: type[BodyT], fields: dict[str, FormValue]) -> BodyT:
+    """Read the fields of a form, in which every value is text."""
+    try:
+        return kind.model_validate_strings(fields)
+    except ValidationError as error:
+        raise _first_fault(kind, error) from None
+
+
+def _first_fault(kind: type[_Body], error: ValidationError) -> InvalidRequest:
+    fault = error.errors(include_url=False)[0]
+    param = str(fault["loc"][0]) if fault["loc"] else None
+    if fault["type"] == "extra_forbidden":
+        message = f"unknown field {reprlib.repr(param)}; known fields: {', '.join(kind.model_fields)}"
+        param = param and param[:_MAX_PARAM_CHARACTERS]
+    elif fault["type"] == "missing":
+        message = f"{param} is required"
+    elif fault["type"] == "unsupported":
+        message = fault["msg"]
+    elif param is None:
+        message = f"the body must be one JSON object: {fault['msg']}"
+    else:
+        message = f"{param}: {fault['msg']}, got {reprlib.repr(fault['input'])}"
+    return InvalidRequest(message, param=param)
+
+
+def normalise_text(text: str) -> str:
+    """Compose characters (NFC) and strip what shows nothing from both ends; inside, nothing changes."""
+    text = unicodedata.normalize("NFC", text)
+    visible = [index for index, letter in enumerate(text) if not _is_blank(letter)]
+    return text[visible[0] : visible[-1] + 1] if visible else ""
+
+
+def _is_blank(letter: str) -> bool:
+    # Cc, Cf: control and format (zero-width) characters; Zs, Zl, Zp: spaces. Variation selectors are marks.
+    is_selector = "\ufe00" <= letter <= "\ufe0f" or "\U000e0100" <= letter <= "\U000e01ef"
+    return letter in _BLANK_LETTERS or is_selector or unicodedata.category(letter) in {"Cc", "Cf", "Zs", "Zl", "Zp"}
+
+
+def _text(name: str, text: str, limits: ApiLimits) -> str:
+    text = normalise_text(text)
+    if len(text) > limits.max_prompt_characters:
+        raise InvalidRequest(
+            f"{name} must have at most {limits.max_prompt_characters} characters, got {len(text)}", param=name
+        )
+    for letter in text:
+        if unicodedata.category(letter) == "Cc" and letter not in "\t\n\r":
+            raise InvalidRequest(f"{name} has the control character U+{ord(letter):04X}; remove it", param=name)
+    return text
+
+
+def read_prompt(prompt: str, limits: ApiLimits) -> str:
+    """Give the prompt as the model gets it; its length is measured on the text that is checked for emptiness."""
+    text = _text("prompt", prompt, limits)
+    if not text:
+        raise InvalidRequest("prompt must have at least one visible character", param="prompt")
+    return text
+
+
+def to_clip_request(body: VideoCreate, limits: ApiLimits) -> ClipRequest:
+    """Fill in the defaults and check every limit; the first fault raises `InvalidRequest`."""
+    if body.model is not None and body.model != limits.model:
+        raise InvalidRequest(
+            f"model must be {limits.model!r}, the one served here; got {reprlib.repr(body.model)}",
+            param="model",
+            code="model_not_found",
+        )
+    prompt = read_prompt(body.prompt, limits)
+    size = limits.check_size(limits.default_size if body.size is None else body.size)
+    fps = limits.default_fps if body.fps is None else body.fps
+    within("fps", fps, limits.min_fps, limits.max_fps)
+    num_frames = _num_frames(body, limits, fps=fps)
+    steps = limits.default_num_inference_steps if body.num_inference_steps is None else body.num_inference_steps
+    within("num_inference_steps", steps, limits.min_num_inference_steps, limits.max_num_inference_steps)
+    guidance_scale = limits.default_guidance_scale if body.guidance_scale is None else body.guidance_scale
+    within("guidance_scale", guidance_scale, limits.min_guidance_scale, limits.max_guidance_scale)
+    # Without a seed each clip is another one; the number drawn is echoed, so the clip can be made again.
+    seed = secrets.randbelow(2**32) if body.seed is None else body.seed
+    within("seed", seed, 0, MAX_SEED)
+    width, height = limits.sizes[size]
+    canvas_width, canvas_height = canvas_of(size)
+    return ClipRequest(
+        prompt=prompt,
+        negative_prompt=_text("negative_prompt", body.negative_prompt or "", limits),
+        seed=seed,
+        num_inference_steps=steps,
+        guidance_scale=guidance_scale,
+        width=width,
+        height=height,
+        num_frames=num_frames,
+        fps=fps,
+        canvas_width=canvas_width,
+        canvas_height=canvas_height,
+        reuse=body.reuse or ReuseMode.ON,
+    )
+
+
+def _num_frames(body: VideoCreate, limits: ApiLimits, *, fps: int) -> int:
+    if body.num_frames is None:
+        return limits.default_num_frames if body.seconds is None else limits.frames_of_seconds(body.seconds, fps=fps)
+    num_frames = limits.check_num_frames(body.num_frames)
+    if body.seconds is not None and body.seconds * fps + 1 != num_frames:
+        raise InvalidRequest(
+            f"seconds {body.seconds} at {fps} frames per second is {body.seconds * fps + 1} frames, "
+            f"but num_frames is {num_frames}; give only one of the two",
+            param="num_frames",
+        )
+    return num_frames

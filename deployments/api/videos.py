@@ -1,0 +1,182 @@
+"""The routes of the OpenAI Videos resource: create, retrieve, list, content, delete, remix.
+
+A route validates, talks to the job store and the artifact store, and answers; it never waits for the work.
+Edits, extensions and characters are part of the resource but not offered: they answer 501 and say so.
+"""
+
+import asyncio
+import dataclasses
+import hashlib
+import json
+import reprlib
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
+
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+
+from actors.messages import ClipRequest, ReuseMode
+from deployments.api.artifacts import VIDEO_ID, Variant
+from deployments.api.body import read_body
+from deployments.api.content import send_file
+from deployments.api.errors import Conflict, InvalidRequest, NotBuilt, NotFound
+from deployments.api.facts import ReuseFacts, effective_parameters
+from deployments.api.resources import VideoDeleted, VideoList, VideoObject, body_schema, video_object
+from deployments.api.schema import VideoCreate, VideoRemix, read_prompt, to_clip_request
+from deployments.api.services import ApiServices, services_of, tenant_of
+from deployments.api.video_job import Idempotency, VideoJob, VideoStatus
+
+POLL_HEADER: Final = "openai-poll-after-ms"
+_MAX_KEY_CHARACTERS: Final = 255
+
+router = APIRouter(prefix="/v1/videos", tags=["videos"])
+
+Services = Annotated[ApiServices, Depends(services_of)]
+Tenant = Annotated[str, Depends(tenant_of)]
+IdempotencyKey = Annotated[str | None, Header()]
+
+
+@router.post("", openapi_extra=body_schema(VideoCreate))
+async def create_video(
+    request: Request, response: Response, services: Services, tenant: Tenant, idempotency_key: IdempotencyKey = None
+) -> VideoObject:
+    """Queue a clip and give its job at once."""
+    settings = services.settings
+    body = await read_body(VideoCreate, request, max_bytes=settings.max_body_bytes)
+    clip = to_clip_request(body, settings.limits)
+    print_of_body = _fingerprint({"path": "create", **body.model_dump(mode="json")})
+    job = await _submit(services, tenant, clip, idempotency_key, print_of_body)
+    return _show(services, job, response)
+
+
+@router.post("/edits", status_code=501, include_in_schema=False)
+@router.post("/extensions", status_code=501, include_in_schema=False)
+@router.post("/characters", status_code=501, include_in_schema=False)
+@router.get("/characters/{character_id}", status_code=501, include_in_schema=False)
+async def refuse_unbuilt(request: Request) -> None:
+    """Say that an endpoint of the resource is not offered."""
+    raise NotBuilt(
+        f"{request.method} {request.url.path} is not implemented; to start from an existing video, "
+        "use POST /v1/videos/{video_id}/remix"
+    )
+
+
+@router.get("")
+async def list_videos(
+    services: Services,
+    tenant: Tenant,
+    after: Annotated[str | None, Query()] = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    order: Annotated[Literal["asc", "desc"], Query()] = "desc",
+) -> VideoList:
+    """List jobs by creation time; a cursor stays valid when its video is deleted."""
+    if after is not None and not VIDEO_ID.fullmatch(after):
+        raise InvalidRequest(f"after must be the id of a video, got {reprlib.repr(after)}", param="after")
+    page = await services.jobs.page(tenant, after=after, limit=limit, order=order)
+    videos = [video_object(job) for job in page.jobs]
+    return VideoList(
+        data=videos,
+        first_id=videos[0].id if videos else None,
+        last_id=videos[-1].id if videos else None,
+        has_more=page.has_more,
+    )
+
+
+@router.get("/{video_id}")
+async def retrieve_video(video_id: str, response: Response, services: Services, tenant: Tenant) -> VideoObject:
+    """Give a job as it stands; a failed job is a normal answer with an `error` in it."""
+    return _show(services, await _find(services, tenant, video_id), response)
+
+
+@router.head("/{video_id}/content", include_in_schema=False)
+@router.get("/{video_id}/content", response_class=Response)
+async def download_video(
+    video_id: str,
+    request: Request,
+    services: Services,
+    tenant: Tenant,
+    variant: Annotated[Variant, Query()] = Variant.VIDEO,
+) -> Response:
+    """Send a finished file, whole or in part; 409 before the job has completed."""
+    _require_completed(await _find(services, tenant, video_id), "has no content")
+    return await send_file(request, services.artifacts, tenant=tenant, video_id=video_id, variant=variant)
+
+
+@router.delete("/{video_id}")
+async def delete_video(video_id: str, services: Services, tenant: Tenant) -> VideoDeleted:
+    """Remove a job in any status with its files; work on it stops at the next denoise step."""
+    if not VIDEO_ID.fullmatch(video_id) or not await services.jobs.delete(tenant, video_id):
+        raise _unknown(video_id)
+    await asyncio.to_thread(services.artifacts.delete, tenant, video_id)
+    return VideoDeleted(id=video_id)
+
+
+@router.post("/{video_id}/remix", openapi_extra=body_schema(VideoRemix))
+async def remix_video(
+    video_id: str,
+    request: Request,
+    response: Response,
+    services: Services,
+    tenant: Tenant,
+    idempotency_key: IdempotencyKey = None,
+) -> VideoObject:
+    """Queue a clip that starts from a finished video's latents; only the prompt differs."""
+    settings = services.settings
+    body = await read_body(VideoRemix, request, max_bytes=settings.max_body_bytes)
+    prompt = read_prompt(body.prompt, settings.limits)
+    source = await _find(services, tenant, video_id)
+    _require_completed(source, "cannot be remixed")
+    if source.model != settings.limits.model:
+        raise InvalidRequest(
+            f"{video_id} was made by {source.model}, which {settings.limits.model} cannot continue; create a new video",
+            param="video_id",
+            code="model_mismatch",
+        )
+    clip = dataclasses.replace(source.request, prompt=prompt, reuse=ReuseMode.ON, remix_of=video_id)
+    print_of_body = _fingerprint({"path": f"remix {video_id}", **body.model_dump(mode="json")})
+    job = await _submit(services, tenant, clip, idempotency_key, print_of_body)
+    return _show(services, job, response)
+
+
+async def _submit(
+    services: ApiServices, tenant: str, clip: ClipRequest, key: str | None, print_of_body: str
+) -> VideoJob:
+    limits = services.settings.limits
+    if key is not None and not 0 < len(key) <= _MAX_KEY_CHARACTERS:
+        raise InvalidRequest(
+            f"Idempotency-Key must have 1 to {_MAX_KEY_CHARACTERS} characters, got {len(key)}", param="Idempotency-Key"
+        )
+    facts = ReuseFacts(effective=effective_parameters(clip, max_sequence_length=limits.max_sequence_length))
+    idempotency = None if key is None else Idempotency(key=key, fingerprint=print_of_body)
+    return await services.jobs.create(tenant, clip, model=limits.model, reuse=facts, idempotency=idempotency)
+
+
+def _fingerprint(body: Mapping[str, object]) -> str:
+    """Give the same text for equal bodies and another for any other."""
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+async def _find(services: ApiServices, tenant: str, video_id: str) -> VideoJob:
+    job = await services.jobs.get(tenant, video_id) if VIDEO_ID.fullmatch(video_id) else None
+    if job is None:
+        raise _unknown(video_id)
+    return job
+
+
+def _unknown(video_id: str) -> NotFound:
+    return NotFound(
+        f"there is no video {reprlib.repr(video_id)}; it may have been deleted or expired", param="video_id"
+    )
+
+
+def _require_completed(job: VideoJob, lacks: str) -> None:
+    if job.status is VideoStatus.COMPLETED:
+        return
+    code = "video_failed" if job.status is VideoStatus.FAILED else "video_not_ready"
+    wait = "" if job.status.is_final else "; wait until its status is completed"
+    raise Conflict(f"{job.id} is {job.status} and {lacks}{wait}", param="video_id", code=code)
+
+
+def _show(services: ApiServices, job: VideoJob, response: Response) -> VideoObject:
+    if not job.status.is_final:
+        response.headers[POLL_HEADER] = str(services.settings.poll_after_ms)
+    return video_object(job)

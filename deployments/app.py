@@ -1,0 +1,68 @@
+"""The whole application on one screen: which deployments there are and who holds a handle to whom.
+
+    caller -> Api -> (Redis: jobs) -> Router -> Embedder
+                                             -> Retrieval -> (Redis: entries)
+                                             -> Denoiser  -> (Redis: latents)
+
+`serve run deployments.app:build_app` starts it with defaults; a Serve config file gives `args`.
+"""
+
+from ray import serve
+from ray.serve import Application
+
+from actors.denoiser import DenoiserConfig
+from cache_store.embedded import EmbeddedConfig
+from deployments.config import AppConfig
+from deployments.replicas.api import ApiDeployment
+from deployments.replicas.denoiser import DenoiserDeployment
+from deployments.replicas.embedder import EmbedderDeployment
+from deployments.replicas.retrieval import RetrievalDeployment
+from deployments.replicas.router import RouterDeployment
+from deployments.replicas.store import Store as StoreOrUrl
+from deployments.replicas.store import StoreDeployment
+
+DRAIN_S = 600
+"""Longest run of one clip that a shutdown or a scale-down waits for."""
+
+Store = serve.deployment(StoreDeployment, name="Store", ray_actor_options={"num_cpus": 0.1})
+Embedder = serve.deployment(
+    EmbedderDeployment, name="Embedder", ray_actor_options={"num_cpus": 0.2}, max_ongoing_requests=64
+)
+Retrieval = serve.deployment(
+    RetrievalDeployment, name="Retrieval", ray_actor_options={"num_cpus": 0.2}, max_ongoing_requests=64
+)
+Denoiser = serve.deployment(
+    DenoiserDeployment, name="Denoiser", max_ongoing_requests=2, graceful_shutdown_timeout_s=DRAIN_S
+)
+Router = serve.deployment(
+    RouterDeployment, name="Router", ray_actor_options={"num_cpus": 0.2}, graceful_shutdown_timeout_s=DRAIN_S
+)
+Api = serve.deployment(
+    serve.ingress()(ApiDeployment),
+    name="Api",
+    ray_actor_options={"num_cpus": 0.2},
+    max_ongoing_requests=256,
+)
+
+
+def build_app(config: AppConfig) -> Application:
+    """Wire the deployments of one served model."""
+    store: StoreOrUrl = config.store.url
+    if config.store.url == "embedded":
+        store = Store.bind(
+            EmbeddedConfig(data_dir=config.data_path() / "store", max_memory_bytes=2 * config.store.capacity_bytes)
+        )
+    worker = config.denoiser
+    embedder = Embedder.options(num_replicas=config.embedder.num_replicas).bind(config)
+    retrieval = Retrieval.bind(config, store, embedder)
+    denoiser = Denoiser.options(
+        num_replicas=worker.num_replicas,
+        ray_actor_options={"num_cpus": worker.num_cpus, "num_gpus": worker.num_gpus},
+    ).bind(
+        DenoiserConfig(preset=config.model_preset(), device=worker.device, num_threads=worker.num_threads),
+        config,
+        store,
+    )
+    router = Router.bind(config, store, embedder, retrieval, denoiser)
+    api = Api.options(num_replicas=config.api.num_replicas)
+    return api.bind(config.api_settings(), config, store, router, retrieval)

@@ -1,0 +1,50 @@
+"""The HTTP deployment: the ASGI app, its stores, and the two things it asks of other deployments."""
+
+import asyncio
+from typing import Any
+
+from ray.serve.handle import DeploymentHandle
+
+from deployments.api.app import create_api
+from deployments.api.artifacts import ArtifactStore
+from deployments.api.jobs import JobStore
+from deployments.api.services import ApiSettings, Readiness
+from deployments.config import AppConfig
+from deployments.replicas.store import Store, store_url
+
+
+class ApiDeployment:
+    """The HTTP edge; talks to the router through the job store only."""
+
+    async def __init__(  # type: ignore[misc] # Serve awaits it
+        self,
+        settings: ApiSettings,
+        config: AppConfig,
+        store: Store,
+        router: DeploymentHandle,
+        retrieval: DeploymentHandle,
+    ) -> None:
+        self._settings = settings
+        self._jobs = JobStore.connect(await store_url(store), config.job_store_config())
+        self._artifacts = ArtifactStore(config.artifacts())
+        self._router = router
+        self._retrieval = retrieval
+
+    def __serve_build_asgi_app__(self) -> Any:
+        """Build the ASGI app on the replica."""
+        return create_api(
+            self._settings,
+            self._jobs,
+            self._artifacts,
+            check_readiness=self._check_readiness,
+        )
+
+    async def _check_readiness(self) -> Readiness:
+        try:
+            await asyncio.wait_for(self._router.is_ready.remote(), timeout=1.0)
+        except Exception as error:  # whatever keeps the router from answering is the reason
+            return Readiness(ready=False, reason=f"the router is not ready: {type(error).__name__}")
+        return Readiness(ready=True)
+
+    async def _forget_source(self, tenant: str, video_id: str) -> None:
+        await self._retrieval.purge.remote(tenant, video_id)

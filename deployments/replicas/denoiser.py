@@ -1,0 +1,31 @@
+"""The denoiser's deployment; the replica it wraps denoises in a thread of its own."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from actors.denoiser import DenoiserConfig, DenoiserReplica
+from actors.messages import DenoiseEvent, DenoiseRequest
+from cache_store.connection import connect
+from cache_store.latents.redis import RedisLatentStore
+from cache_store.partition import PartitionKey
+from deployments.config import AppConfig
+from deployments.replicas.store import Store, store_url
+
+
+class DenoiserDeployment:
+    """Makes clips; one at a time, a second may wait while the first is denoised."""
+
+    async def __init__(self, config: DenoiserConfig, app: AppConfig, store: Store) -> None:  # type: ignore[misc] # Serve awaits it
+        url = await store_url(store)
+        client = connect(url, timeout_s=app.router.fetch_timeout_s)
+        self._replica = DenoiserReplica(config, RedisLatentStore(client, ttl_s=app.store.entry_ttl_s))
+        await asyncio.to_thread(self._replica.start)
+
+    async def generate(self, request: DenoiseRequest) -> AsyncGenerator[DenoiseEvent, None]:
+        """Stream the events of one clip."""
+        async for event in self._replica.generate(request):
+            yield event
+
+    def partition(self) -> PartitionKey:
+        """Give the loaded model's part of the reuse key."""
+        return self._replica.partition

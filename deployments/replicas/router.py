@@ -1,0 +1,57 @@
+"""The router's deployment: waits for every part, then runs jobs until it is told to drain."""
+
+from ray.serve.handle import DeploymentHandle
+
+from cache_store.contracts import EncoderTag
+from cache_store.partition import PartitionKey
+from deployments.api.artifacts import ArtifactStore
+from deployments.api.jobs import JobStore
+from deployments.clip_job import ClipJobConfig, ClipJobRunner
+from deployments.config import AppConfig
+from deployments.handles import DenoiserHandle, EmbedderHandle, RetrievalHandle
+from deployments.replicas.store import Store, store_url
+from deployments.router import Router, RouterConfig
+
+
+class RouterDeployment:
+    """Runs queued jobs."""
+
+    async def __init__(  # type: ignore[misc] # Serve awaits it
+        self,
+        config: AppConfig,
+        store: Store,
+        embedder: DeploymentHandle,
+        retrieval: DeploymentHandle,
+        denoiser: DeploymentHandle,
+    ) -> None:
+        encoder: EncoderTag = await embedder.tag.remote()
+        partition: PartitionKey = await denoiser.partition.remote()
+        jobs = JobStore.connect(await store_url(store), config.job_store_config())
+        runner = ClipJobRunner(
+            ClipJobConfig(
+                partition=config.complete_partition(partition, encoder),
+                stage_map=config.model_preset().stage_map,
+                embed_timeout_s=config.router.embed_timeout_s,
+                lookup_timeout_s=config.router.lookup_timeout_s,
+                is_reuse_on=config.reuse,
+            ),
+            jobs=jobs,
+            artifacts=ArtifactStore(config.artifacts()),
+            embedder=EmbedderHandle(embedder),
+            retrieval=RetrievalHandle(retrieval),
+            denoiser=DenoiserHandle(denoiser),
+        )
+        self._router = Router(RouterConfig(num_slots=config.denoiser.num_replicas + 1), jobs=jobs, runner=runner)
+        await self._router.start()
+
+    def is_ready(self) -> bool:
+        """Answer once every part the router depends on has started and its loops run."""
+        self._router.check()
+        return True
+
+    def check_health(self) -> None:
+        """Fail when the router's loops have ended."""
+        self._router.check()
+
+    async def __del__(self) -> None:
+        await self._router.stop()

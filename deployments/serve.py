@@ -1,0 +1,67 @@
+"""Start the application on this machine: `python -m deployments.serve [--config app.yaml] [--port 8000]`.
+
+Starts Ray and Serve in this process and stops both at Ctrl-C. On a cluster the same `build_app` is started by a
+Serve config file instead; see deployments/configs.
+"""
+
+import argparse
+import logging
+import os
+import pathlib
+import signal
+import threading
+from collections.abc import Sequence
+
+import yaml
+
+from deployments.config import AppConfig
+
+logger = logging.getLogger(__name__)
+
+
+def start(config: AppConfig, *, host: str, port: int) -> None:
+    """Start Ray and the application; returns when every replica is up and the model is warm."""
+    # Ray reports usage to its authors unless told otherwise; that is the operator's decision to make, not ours.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import ray
+    from ray import serve
+
+    from deployments.app import build_app
+
+    ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING, configure_logging=False)
+    serve.start(http_options={"host": host, "port": port}, logging_config={"log_level": "WARNING"})
+    serve.run(build_app(config), name="reprise", route_prefix="/")
+
+
+def stop() -> None:
+    """Stop the application, waiting for running jobs, then Ray."""
+    import ray
+    from ray import serve
+
+    serve.shutdown()
+    ray.shutdown()
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Serve until interrupted."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", type=pathlib.Path, help="YAML file with the keys of AppConfig")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    args = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    values = yaml.safe_load(args.config.read_text()) if args.config else {}
+    config = AppConfig.model_validate(values or {})
+    done = threading.Event()
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, lambda *_: done.set())
+    logger.info("starting %s; the first start takes about a minute", config.preset)
+    start(config, host=args.host, port=args.port)
+    logger.info("ready on http://%s:%d (POST /v1/videos, docs at /docs); Ctrl-C stops", args.host, args.port)
+    done.wait()
+    logger.info("stopping")
+    stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,19 @@
+"""Parts that every test may use: one real Valkey server per session."""
+
+import pathlib
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+
+from cache_store.embedded import EmbeddedConfig, EmbeddedValkey
+
+
+@pytest.fixture(scope="session")
+def valkey_url() -> Iterator[str]:
+    """URL of a Valkey server of this session's own; tests share it, so each uses keys or tenants of its own."""
+    with tempfile.TemporaryDirectory(prefix="reprise-valkey-") as folder:
+        server = EmbeddedValkey(EmbeddedConfig(data_dir=pathlib.Path(folder), max_memory_bytes=512 << 20))
+        server.start()
+        yield server.url
+        server.stop()

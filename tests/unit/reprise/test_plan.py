@@ -1,0 +1,149 @@
+"""The plan table: what is reused for which request, and why not."""
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reprise.chorus.plan import Candidate, MissReason, ReusePlan, plan_miss, plan_reuse
+from reprise.chorus.stages import NO_REUSE, StageBoundaries, StageMap, StageRow
+
+MAP = StageMap(
+    tau=0.6, num_steps=50, rows=(StageRow(min_score=0.6, k1=10, k2=10), StageRow(min_score=0.9, k1=20, k2=20))
+)
+SOURCE = Candidate(source_id="a", matching_score=0.95, prompt="A red ball", seed=1, num_steps=50, stored_steps=(10, 20))
+REQUEST: dict[str, Any] = {"prompt": "a blue ball", "seed": 2, "num_steps": 50, "stage_map": MAP}
+
+
+def source(**changes: Any) -> Candidate:
+    return dataclasses.replace(SOURCE, **changes)
+
+
+@pytest.mark.parametrize(
+    ("candidates", "request_changes", "expected"),
+    [
+        pytest.param([SOURCE], {}, ("a", 20), id="hit"),
+        pytest.param([source(matching_score=0.7)], {}, ("a", 10), id="a lower score starts earlier"),
+        pytest.param([source(stored_steps=(5, 12, 30))], {}, ("a", 12), id="k1 snaps down to a stored step"),
+        pytest.param([source(source_id="b", matching_score=0.7), SOURCE], {}, ("a", 20), id="the best score wins"),
+        pytest.param([source(source_id="b"), SOURCE], {}, ("a", 20), id="a tie goes to the lower id"),
+        pytest.param(
+            [source(stored_steps=(30,)), source(source_id="b", matching_score=0.7)],
+            {},
+            ("b", 10),
+            id="the next one when the best has no usable step",
+        ),
+        pytest.param([source(matching_score=0.59)], {}, MissReason.BELOW_THRESHOLD, id="under tau"),
+        pytest.param([], {}, MissReason.EMPTY_CACHE, id="nothing stored"),
+        pytest.param([SOURCE], {"is_off": True}, MissReason.OFF, id="off"),
+        pytest.param([SOURCE], {"is_off": True, "forced_source_id": "a"}, MissReason.OFF, id="off beats a remix"),
+        pytest.param(
+            [SOURCE], {"prompt_exceeds_encoder": True}, MissReason.PROMPT_EXCEEDS_ENCODER, id="prompt too long"
+        ),
+        pytest.param([source(prompt_exceeds_encoder=True)], {}, MissReason.EMPTY_CACHE, id="source prompt too long"),
+        pytest.param([source(stored_steps=(21,))], {}, MissReason.NO_STORED_STEP, id="stored too late"),
+        pytest.param([source(stored_steps=())], {}, MissReason.NO_STORED_STEP, id="no latent stored"),
+        pytest.param([source(stored_steps=(0,))], {}, MissReason.NO_STORED_STEP, id="step 0 saves nothing"),
+        pytest.param(
+            [source(num_steps=2, stored_steps=(1,))], {"num_steps": 2}, MissReason.TOO_FEW_STEPS, id="F is 0 at N=2"
+        ),
+        pytest.param([source(matching_score=0.1)], {"forced_source_id": "a"}, ("a", 10), id="remix under tau"),
+        pytest.param([source(matching_score=None)], {"forced_source_id": "a"}, ("a", 10), id="remix without score"),
+        pytest.param([source(matching_score=math.nan)], {"forced_source_id": "a"}, ("a", 10), id="remix, score NaN"),
+        pytest.param([SOURCE], {"forced_source_id": "a"}, ("a", 20), id="remix over tau keeps its score"),
+        pytest.param(
+            [SOURCE, source(source_id="b", matching_score=0.7)], {"forced_source_id": "b"}, ("b", 10), id="remix of b"
+        ),
+        pytest.param([SOURCE], {"forced_source_id": "b"}, MissReason.SOURCE_MISSING, id="remix of what is gone"),
+        pytest.param(
+            [source(prompt_exceeds_encoder=True, matching_score=None)],
+            {"forced_source_id": "a", "prompt_exceeds_encoder": True},
+            ("a", 10),
+            id="remix of long prompts",
+        ),
+    ],
+)
+def test_plan(
+    candidates: list[Candidate], request_changes: dict[str, Any], expected: tuple[str, int] | MissReason
+) -> None:
+    plan = plan_reuse(candidates=candidates, **{**REQUEST, **request_changes})
+    if isinstance(expected, MissReason):
+        assert (plan.reason, plan.boundaries, plan.source_id) == (expected, NO_REUSE, None)
+        assert not plan.is_hit
+    else:
+        source_id, k1 = expected
+        assert plan.is_hit
+        assert (plan.source_id, plan.reason, plan.source_seed) == (source_id, None, 1)
+        assert plan.boundaries == StageBoundaries(k1=k1, k2=k1)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "seed", "refresh_noise", "same_request"),
+    [
+        ("A red ball", 1, False, True),
+        ("A red ball", 2, True, False),
+        ("a  red BALL!", 2, True, False),
+        ("a red ball", 1, False, False),
+        ("A blue ball", 2, False, False),
+        ("A blue ball", 1, False, False),
+    ],
+)
+def test_reroll_refreshes_the_noise_and_repetition_does_not(
+    prompt: str, seed: int, refresh_noise: bool, same_request: bool
+) -> None:
+    plan = plan_reuse(candidates=[SOURCE], **{**REQUEST, "prompt": prompt, "seed": seed})
+    assert (plan.refresh_noise, plan.same_request) == (refresh_noise, same_request)
+
+
+def test_a_miss_tells_the_best_score() -> None:
+    candidates = [source(matching_score=0.2), source(source_id="b", matching_score=0.4)]
+    assert plan_reuse(candidates=candidates, **REQUEST).matching_score == 0.4
+    assert plan_miss(MissReason.LOOKUP_TIMEOUT).matching_score is None
+
+
+@given(
+    st.lists(
+        st.builds(
+            source,
+            source_id=st.sampled_from("abc"),
+            matching_score=st.floats(-1, 1),
+            stored_steps=st.sets(st.integers(0, 50)).map(lambda steps: tuple(sorted(steps))),
+        ),
+        max_size=4,
+    )
+)
+def test_every_plan_starts_from_a_stored_step_within_f(candidates: list[Candidate]) -> None:
+    plan = plan_reuse(candidates=candidates, **REQUEST)
+    if plan.is_hit:
+        assert plan.matching_score is not None
+        assert plan.matching_score >= MAP.tau
+        assert plan.boundaries.k1 <= MAP.stage_boundaries(plan.matching_score, num_steps=50).k1
+        assert any(c.source_id == plan.source_id and plan.boundaries.k1 in c.stored_steps for c in candidates)
+
+
+def test_candidate_of_another_partition_is_refused() -> None:
+    with pytest.raises(ValueError, match="of 20 steps for a request of 50"):
+        plan_reuse(candidates=[source(num_steps=20)], **REQUEST)
+
+
+@pytest.mark.parametrize("score", [None, math.nan])
+def test_unscored_candidate_is_refused_unless_forced(score: float | None) -> None:
+    with pytest.raises(ValueError, match=f"candidate a has matching_score={score}"):
+        plan_reuse(candidates=[source(matching_score=score)], **REQUEST)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"source_id": "a", "boundaries": NO_REUSE},
+        {"boundaries": StageBoundaries(k1=1, k2=1), "reason": MissReason.OFF},
+        {"boundaries": NO_REUSE},
+        {"source_id": "a", "boundaries": StageBoundaries(k1=1, k2=1), "reason": MissReason.OFF},
+    ],
+)
+def test_contradictory_plan_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="a source and k1 > 0, or neither and a reason"):
+        ReusePlan(**fields)
