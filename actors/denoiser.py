@@ -12,7 +12,7 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 
 import torch
 
@@ -25,6 +25,7 @@ from cache_store.partition import PartitionKey
 from reprise.chorus.clip import Clip, ClipSpec, generate_clip
 from reprise.chorus.plan import MissReason, ReusePlan, plan_miss
 from reprise.chorus.trajectory import pack_state, unpack_state
+from reprise.errors import Cancelled
 from reprise.sampling import SolverState
 from reprise.wan.model import WanModel, latent_shape, load, solver_for
 from reprise.wan.presets import ModelPreset
@@ -97,7 +98,7 @@ class DenoiserReplica:
             vae_revision=model.fingerprint,
         )
 
-    async def generate(self, request: DenoiseRequest) -> AsyncIterator[DenoiseEvent]:
+    async def generate(self, request: DenoiseRequest) -> AsyncGenerator[DenoiseEvent, None]:
         """Yield a StepDone a step, then ClipDone, then on a miss TrajectoryStored.
 
         Closing or cancelling the iterator stops the work before its next step.
@@ -134,6 +135,8 @@ class DenoiserReplica:
             on_step=lambda step: emit(StepDone(step=step, num_steps=num_steps)),
             should_stop=should_stop,
         )
+        if should_stop():
+            raise Cancelled(f"stopped after the last of {num_steps} steps")
         begin = time.perf_counter()
         media = make_media(
             clip.frames_FHWC,
@@ -154,7 +157,7 @@ class DenoiserReplica:
                 encode_s=time.perf_counter() - begin,
             )
         )
-        if clip.trajectory is not None and request.clip.reuse is ReuseMode.ON:
+        if clip.trajectory is not None and request.clip.reuse is ReuseMode.ON and not should_stop():
             emit(self._store(request, clip))
 
     def _fetch(self, request: DenoiseRequest) -> tuple[ReusePlan, SolverState | None]:
@@ -163,17 +166,18 @@ class DenoiserReplica:
         if plan.source_id is None:
             return plan, None
         key = LatentKey(tenant=request.tenant, source_id=plan.source_id, step=plan.boundaries.k1)
+        clip = request.clip
+        expected = latent_shape(self.model, width=clip.width, height=clip.height, num_frames=clip.num_frames)
         try:
             record = self._latents.get(key)
-            if record is not None:
-                state = unpack_state(to_tensor(record).to(self.model.device), step=key.step)
-                clip = request.clip
-                expected = latent_shape(self.model, width=clip.width, height=clip.height, num_frames=clip.num_frames)
-                if tuple(state.latent_BCTHW.shape) == expected and bool(torch.isfinite(state.latent_BCTHW).all()):
-                    return plan, state
-                logger.warning("latent %s has shape %s or is not finite, expected %s", key, record.shape, expected)
         except StoreError as error:
             logger.warning("latent %s could not be fetched: %s", key, error)
+            record = None
+        if record is not None:
+            packed = to_tensor(record)
+            if record.shape[1:] == expected and bool(torch.isfinite(packed).all()):
+                return plan, unpack_state(packed.to(self.model.device), step=key.step)
+            logger.warning("latent %s is not finite or of shape %s, expected (n, *%s)", key, record.shape, expected)
         return plan_miss(MissReason.SOURCE_MISSING, matching_score=plan.matching_score), None
 
     def _store(self, request: DenoiseRequest, clip: Clip) -> TrajectoryStored:

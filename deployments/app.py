@@ -32,7 +32,7 @@ Retrieval = serve.deployment(
     RetrievalDeployment, name="Retrieval", ray_actor_options={"num_cpus": 0.2}, max_ongoing_requests=64
 )
 Denoiser = serve.deployment(
-    DenoiserDeployment, name="Denoiser", max_ongoing_requests=2, graceful_shutdown_timeout_s=DRAIN_S
+    DenoiserDeployment, name="Denoiser", max_ongoing_requests=1, graceful_shutdown_timeout_s=DRAIN_S
 )
 Router = serve.deployment(
     RouterDeployment, name="Router", ray_actor_options={"num_cpus": 0.2}, graceful_shutdown_timeout_s=DRAIN_S

@@ -31,6 +31,9 @@ T = TypeVar("T")
 NUM_CANDIDATES = 4
 """Neighbours looked at: the nearest one, and a few more in case its latents are of no use."""
 
+REGISTER_TIMEOUT_S = 5.0
+"""For what follows a finished clip, when its caller waits no longer."""
+
 
 class WorkerLost(Exception):
     """The worker ended while it ran the job; another run may succeed."""
@@ -69,6 +72,10 @@ class Retrieval(Protocol):
 
     async def touch(self, tenant: str, source_id: str, steps_saved: int) -> None:
         """Count one use."""
+        ...
+
+    async def purge(self, tenant: str, source_id: str) -> None:
+        """Forget a source: vector, prompt and latents, registered or not."""
         ...
 
 
@@ -144,26 +151,21 @@ class ClipJobRunner:
         if isinstance(embedding, MissReason):
             return _Lookup(plan=plan_miss(embedding), embed_s=embed_s)
         begin = time.perf_counter()
-        candidates = await _guarded(self._find(claimed, embedding), timeout_s=config.lookup_timeout_s)
+        plan = await _guarded(self._plan(claimed, embedding), timeout_s=config.lookup_timeout_s)
         lookup_s = time.perf_counter() - begin
-        plan = plan_miss(candidates) if isinstance(candidates, MissReason) else self._plan(clip, embedding, candidates)
+        if isinstance(plan, MissReason):
+            plan = plan_miss(plan)
         return _Lookup(plan=plan, embedding=embedding, embed_s=embed_s, lookup_s=lookup_s)
 
-    async def _find(self, claimed: ClaimedJob, embedding: Embedding) -> list[Candidate]:
+    async def _plan(self, claimed: ClaimedJob, embedding: Embedding) -> ReusePlan:
         clip, tenant = claimed.job.request, claimed.lease.tenant
         partition = partition_of(self._config.partition, tenant, clip)
         if clip.remix_of is None:
-            return await self._retrieval.candidates(partition, embedding.vector, NUM_CANDIDATES)
-        source_id = await self._origin(tenant, clip.remix_of)
-        return await self._retrieval.source(partition, source_id, embedding.vector)
-
-    async def _origin(self, tenant: str, video_id: str) -> str:
-        """Give the source of a hit, which stored no latents of its own, and the video itself otherwise."""
-        job = await self._jobs.get(tenant, video_id)
-        return video_id if job is None or job.reuse.source_id is None else job.reuse.source_id
-
-    def _plan(self, clip: ClipRequest, embedding: Embedding, candidates: list[Candidate]) -> ReusePlan:
-        forced = candidates[0].source_id if candidates and clip.remix_of else clip.remix_of
+            source_id = None
+            candidates = await self._retrieval.candidates(partition, embedding.vector, NUM_CANDIDATES)
+        else:
+            source_id = await self._origin(tenant, clip.remix_of)
+            candidates = await self._retrieval.source(partition, source_id, embedding.vector)
         return plan_reuse(
             prompt=clip.prompt,
             seed=clip.seed,
@@ -171,8 +173,13 @@ class ClipJobRunner:
             candidates=candidates,
             stage_map=self._config.stage_map,
             prompt_exceeds_encoder=not embedding.is_whole,
-            forced_source_id=forced,
+            forced_source_id=source_id,
         )
+
+    async def _origin(self, tenant: str, video_id: str) -> str:
+        """Give the source of a hit, which stored no latents of its own, and the video itself otherwise."""
+        job = await self._jobs.get(tenant, video_id)
+        return video_id if job is None or job.reuse.source_id is None else job.reuse.source_id
 
     async def _denoise(self, claimed: ClaimedJob, found: _Lookup) -> None:
         lease, clip = claimed.lease, claimed.job.request
@@ -183,14 +190,13 @@ class ClipJobRunner:
                 if isinstance(event, StepDone):
                     outcome = await self._report(lease, event, has_started=has_started)
                     has_started = True
+                    if outcome is not WriteOutcome.APPLIED:
+                        logger.info("%s stops in run %d: %s", lease.video_id, lease.attempt, outcome)
+                        return
                 elif isinstance(event, ClipDone):
-                    outcome = await self._finish(claimed, found, event)
+                    await self._finish(claimed, found, event)
                 else:
-                    await self._admit(claimed, found, event)
-                    return
-                if outcome is not WriteOutcome.APPLIED:
-                    logger.info("%s stops in run %d: %s", lease.video_id, lease.attempt, outcome)
-                    return
+                    await self._offer(claimed, found, event)
 
     async def _report(self, lease: JobLease, event: StepDone, *, has_started: bool) -> WriteOutcome:
         if not has_started:
@@ -199,7 +205,7 @@ class ClipJobRunner:
                 return outcome
         return await self._jobs.set_progress(lease, 100 * event.step // event.num_steps)
 
-    async def _finish(self, claimed: ClaimedJob, found: _Lookup, done: ClipDone) -> WriteOutcome:
+    async def _finish(self, claimed: ClaimedJob, found: _Lookup, done: ClipDone) -> None:
         """Store the files, then complete the job; a job that went meanwhile leaves no file behind."""
         lease, begin = claimed.lease, time.perf_counter()
         try:
@@ -222,22 +228,29 @@ class ClipJobRunner:
             await asyncio.to_thread(self._artifacts.delete, lease.tenant, lease.video_id)
         elif outcome is WriteOutcome.APPLIED and done.plan.source_id is not None:
             saved = done.plan.boundaries.k1
-            await _guarded(self._retrieval.touch(lease.tenant, done.plan.source_id, saved), timeout_s=5.0)
-        return outcome
+            await _guarded(
+                self._retrieval.touch(lease.tenant, done.plan.source_id, saved), timeout_s=REGISTER_TIMEOUT_S
+            )
 
-    async def _admit(self, claimed: ClaimedJob, found: _Lookup, stored: TrajectoryStored) -> None:
-        """Offer the stored latents to later requests; without an embedding nobody could find them."""
-        if found.embedding is None or not found.embedding.is_whole or not stored.steps:
-            return
-        clip, lease = claimed.job.request, claimed.lease
-        admission = Admission(
-            partition=partition_of(self._config.partition, lease.tenant, clip),
-            source_id=lease.video_id,
-            prompt=clip.prompt,
-            seed=clip.seed,
-            vector=found.embedding.vector,
-        )
-        await _guarded(self._retrieval.admit(admission), timeout_s=5.0)
+    async def _offer(self, claimed: ClaimedJob, found: _Lookup, stored: TrajectoryStored) -> None:
+        """Offer the stored latents to later requests; of a video that was deleted meanwhile nothing may stay."""
+        lease, clip = claimed.lease, claimed.job.request
+        # Without an embedding of the whole prompt nobody could find them.
+        if found.embedding is not None and found.embedding.is_whole and stored.steps and await self._is_kept(lease):
+            admission = Admission(
+                partition=partition_of(self._config.partition, lease.tenant, clip),
+                source_id=lease.video_id,
+                prompt=clip.prompt,
+                seed=clip.seed,
+                vector=found.embedding.vector,
+            )
+            await _guarded(self._retrieval.admit(admission), timeout_s=REGISTER_TIMEOUT_S)
+        # Again, since a delete that came in between found nothing to purge.
+        if not await self._is_kept(lease):
+            await _guarded(self._retrieval.purge(lease.tenant, lease.video_id), timeout_s=REGISTER_TIMEOUT_S)
+
+    async def _is_kept(self, lease: JobLease) -> bool:
+        return not await self._jobs.is_cancelled(lease.tenant, [lease.video_id])
 
 
 async def _guarded(call: Awaitable[T], *, timeout_s: float) -> T | MissReason:

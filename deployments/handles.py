@@ -56,6 +56,10 @@ class RetrievalHandle:
         """Count one use."""
         await self._handle.touch.remote(tenant, source_id, steps_saved)
 
+    async def purge(self, tenant: str, source_id: str) -> None:
+        """Forget a source."""
+        await self._handle.purge.remote(tenant, source_id)
+
 
 class DenoiserHandle:
     """The denoiser deployment."""

@@ -25,7 +25,8 @@ class RouterConfig:
     """How many jobs run at once, and how often leases are renewed."""
 
     num_slots: int
-    """Jobs in the hands of denoisers; one a replica, and one more whose look-up overlaps the running ones."""
+    """Jobs in the hands of denoisers, one a replica: a job that is planned only when its denoiser is free may start
+    from every source that was finished before it."""
     claim_wait_s: float = 1.0
     renew_period_s: float = 5.0
     """Well within the job store's lease timeout."""
@@ -53,11 +54,15 @@ class Router:
     async def stop(self) -> None:
         """Take no more jobs, wait for the running ones, then let go."""
         self._is_draining = True
-        if self._running:
+        if not self._tasks:
+            return
+        take, renew = self._tasks
+        # Not cancelled: a claim that is cut off may have leased jobs that then wait for the lease to run out.
+        await asyncio.wait([take])
+        while self._running:
             await asyncio.wait(self._running)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        renew.cancel()
+        await asyncio.wait([renew])
 
     def check(self) -> None:
         """Raise when a loop has ended, since then no job would ever run again."""

@@ -9,6 +9,7 @@ import logging
 import os
 import pathlib
 import signal
+import socket
 import threading
 from collections.abc import Sequence
 
@@ -31,6 +32,13 @@ def start(config: AppConfig, *, host: str, port: int) -> None:
     ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING, configure_logging=False)
     serve.start(http_options={"host": host, "port": port}, logging_config={"log_level": "WARNING"})
     serve.run(build_app(config), name="reprise", route_prefix="/")
+
+
+def free_port() -> int:
+    """Find a port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def stop() -> None:

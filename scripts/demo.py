@@ -8,7 +8,6 @@ import argparse
 import io
 import pathlib
 import shutil
-import socket
 import statistics
 import sys
 import time
@@ -24,7 +23,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from deployments.config import AppConfig
-from deployments.serve import start, stop
+from deployments.serve import free_port, start, stop
 from reprise.tinyworld import read_prompt, score_video
 
 PROMPTS: Final = (
@@ -38,13 +37,6 @@ PROMPTS: Final = (
     "a white box does not move on a purple background with a gradient",
 )
 """Three themes, each met again in other words or with one attribute changed."""
-
-
-def free_port() -> int:
-    """Find a port nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def make_video(client: httpx.Client, prompt: str, *, seed: int, progress: Progress) -> dict[str, Any]:

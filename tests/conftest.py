@@ -5,8 +5,13 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from cache_store.embedded import EmbeddedConfig, EmbeddedValkey
+
+# No test asserts on time, and a busy machine is not a fault.
+settings.register_profile("reprise", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("reprise")
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """Build the HTTP app: the Videos API, `/v1/models` and `/health`. Runs under any ASGI server, with or without Ray.
 
-Talks to the rest of the system through the job store and the artifact store only.
+Talks to the rest of the system through the job store, the artifact store and the two calls it is given.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from deployments.api.artifacts import ArtifactStore
 from deployments.api.errors import REQUEST_ID_HEADER, install_error_handlers
 from deployments.api.jobs import JobStore
 from deployments.api.retention import keep_sweeping
-from deployments.api.services import ApiServices, ApiSettings, CheckReadiness, Readiness
+from deployments.api.services import ApiServices, ApiSettings, CheckReadiness, ForgetSource, Readiness
 
 
 class Health(BaseModel):
@@ -72,11 +72,16 @@ async def _ready() -> Readiness:
 
 
 def create_api(
-    settings: ApiSettings, jobs: JobStore, artifacts: ArtifactStore, *, check_readiness: CheckReadiness = _ready
+    settings: ApiSettings,
+    jobs: JobStore,
+    artifacts: ArtifactStore,
+    *,
+    forget_source: ForgetSource,
+    check_readiness: CheckReadiness = _ready,
 ) -> FastAPI:
     """Build the app; `check_readiness` tells of what lies behind the job store, which the app checks itself.
 
-    Its lifespan prepares the job store, sweeps expired files and closes the store at the end.
+    `forget_source` is called when a video is deleted. The app's lifespan prepares the job store, sweeps expired files and closes the store at the end.
     """
 
     @contextlib.asynccontextmanager
@@ -92,7 +97,7 @@ def create_api(
             await jobs.close()
 
     app = FastAPI(title="Reprise", lifespan=lifespan)
-    app.state.services = ApiServices(settings=settings, jobs=jobs, artifacts=artifacts)
+    app.state.services = ApiServices(settings=settings, jobs=jobs, artifacts=artifacts, forget_source=forget_source)
     app.add_middleware(_NameRequests)
     install_error_handlers(app)
     app.include_router(videos.router)

@@ -112,7 +112,7 @@ RENEW: Final = (
     + """
 -- KEYS: job, stream, expiry | ARGV: group, consumer, entry, attempt, retention ms, member
 if redis.call('HGET', KEYS[1], 'attempts') ~= ARGV[4] then return 0 end
-if false and #redis.call('XCLAIM', KEYS[2], ARGV[1], ARGV[2], 0, ARGV[3], 'JUSTID') == 0 then return 0 end
+if #redis.call('XCLAIM', KEYS[2], ARGV[1], ARGV[2], 0, ARGV[3], 'JUSTID') == 0 then return 0 end
 touch(KEYS[1], KEYS[3], ARGV[6], now_ms + ARGV[5])
 return 1
 """

@@ -63,7 +63,7 @@ class VideoCreate(_Body):
 
 
 class VideoRemix(_Body):
-    """Body of `POST /v1/videos/{id}/remix`; everything else is taken from the source."""
+    """Body of `POST /v1/videos/{id}/remix`; the seed is drawn, everything else is taken from the source."""
 
     prompt: str
 
@@ -138,6 +138,11 @@ def read_prompt(prompt: str, limits: ApiLimits) -> str:
     return text
 
 
+def draw_seed() -> int:
+    """Draw a seed, so that each clip is another one; it is echoed, so that the clip can be made again."""
+    return secrets.randbelow(2**32)
+
+
 def to_clip_request(body: VideoCreate, limits: ApiLimits) -> ClipRequest:
     """Fill in the defaults and check every limit; the first fault raises `InvalidRequest`."""
     if body.model is not None and body.model != limits.model:
@@ -155,8 +160,7 @@ def to_clip_request(body: VideoCreate, limits: ApiLimits) -> ClipRequest:
     within("num_inference_steps", steps, limits.min_num_inference_steps, limits.max_num_inference_steps)
     guidance_scale = limits.default_guidance_scale if body.guidance_scale is None else body.guidance_scale
     within("guidance_scale", guidance_scale, limits.min_guidance_scale, limits.max_guidance_scale)
-    # Without a seed each clip is another one; the number drawn is echoed, so the clip can be made again.
-    seed = secrets.randbelow(2**32) if body.seed is None else body.seed
+    seed = draw_seed() if body.seed is None else body.seed
     within("seed", seed, 0, MAX_SEED)
     width, height = limits.sizes[size]
     canvas_width, canvas_height = canvas_of(size)

@@ -34,6 +34,9 @@ class Readiness:
 
 CheckReadiness = Callable[[], Awaitable[Readiness]]
 
+ForgetSource = Callable[[str, str], Awaitable[None]]
+"""Given a tenant and the id of a video: drop everything that later requests could reuse of it."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ApiServices:
@@ -42,6 +45,7 @@ class ApiServices:
     settings: ApiSettings
     jobs: JobStore
     artifacts: ArtifactStore
+    forget_source: ForgetSource
 
 
 def services_of(request: Request) -> ApiServices:

@@ -8,6 +8,7 @@ import asyncio
 import dataclasses
 import hashlib
 import json
+import logging
 import reprlib
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal
@@ -21,9 +22,11 @@ from deployments.api.content import send_file
 from deployments.api.errors import Conflict, InvalidRequest, NotBuilt, NotFound
 from deployments.api.facts import ReuseFacts, effective_parameters
 from deployments.api.resources import VideoDeleted, VideoList, VideoObject, body_schema, video_object
-from deployments.api.schema import VideoCreate, VideoRemix, read_prompt, to_clip_request
+from deployments.api.schema import VideoCreate, VideoRemix, draw_seed, read_prompt, to_clip_request
 from deployments.api.services import ApiServices, services_of, tenant_of
 from deployments.api.video_job import Idempotency, VideoJob, VideoStatus
+
+logger = logging.getLogger(__name__)
 
 POLL_HEADER: Final = "openai-poll-after-ms"
 _MAX_KEY_CHARACTERS: Final = 255
@@ -103,10 +106,14 @@ async def download_video(
 
 @router.delete("/{video_id}")
 async def delete_video(video_id: str, services: Services, tenant: Tenant) -> VideoDeleted:
-    """Remove a job in any status with its files; work on it stops at the next denoise step."""
+    """Remove a job in any status with its files and what could be reused of it; work on it stops at the next step."""
     if not VIDEO_ID.fullmatch(video_id) or not await services.jobs.delete(tenant, video_id):
         raise _unknown(video_id)
     await asyncio.to_thread(services.artifacts.delete, tenant, video_id)
+    try:
+        await services.forget_source(tenant, video_id)
+    except Exception:  # whatever it was, the video itself is gone, and its latents expire
+        logger.exception("%s is deleted, but its latents could not be", video_id)
     return VideoDeleted(id=video_id)
 
 
@@ -119,7 +126,7 @@ async def remix_video(
     tenant: Tenant,
     idempotency_key: IdempotencyKey = None,
 ) -> VideoObject:
-    """Queue a clip that starts from a finished video's latents; only the prompt differs."""
+    """Queue a clip that starts from a finished video's latents; only prompt and seed differ."""
     settings = services.settings
     body = await read_body(VideoRemix, request, max_bytes=settings.max_body_bytes)
     prompt = read_prompt(body.prompt, settings.limits)
@@ -131,7 +138,8 @@ async def remix_video(
             param="video_id",
             code="model_mismatch",
         )
-    clip = dataclasses.replace(source.request, prompt=prompt, reuse=ReuseMode.ON, remix_of=video_id)
+    # With the source's own seed an unchanged prompt would give its own video again.
+    clip = dataclasses.replace(source.request, prompt=prompt, seed=draw_seed(), reuse=ReuseMode.ON, remix_of=video_id)
     print_of_body = _fingerprint({"path": f"remix {video_id}", **body.model_dump(mode="json")})
     job = await _submit(services, tenant, clip, idempotency_key, print_of_body)
     return _show(services, job, response)

@@ -36,6 +36,7 @@ class ApiDeployment:
             self._settings,
             self._jobs,
             self._artifacts,
+            forget_source=self._forget_source,
             check_readiness=self._check_readiness,
         )
 

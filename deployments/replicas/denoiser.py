@@ -1,6 +1,7 @@
 """The denoiser's deployment; the replica it wraps denoises in a thread of its own."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator
 
 from actors.denoiser import DenoiserConfig, DenoiserReplica
@@ -13,7 +14,7 @@ from deployments.replicas.store import Store, store_url
 
 
 class DenoiserDeployment:
-    """Makes clips; one at a time, a second may wait while the first is denoised."""
+    """Makes clips; one at a time."""
 
     async def __init__(self, config: DenoiserConfig, app: AppConfig, store: Store) -> None:  # type: ignore[misc] # Serve awaits it
         url = await store_url(store)
@@ -23,8 +24,10 @@ class DenoiserDeployment:
 
     async def generate(self, request: DenoiseRequest) -> AsyncGenerator[DenoiseEvent, None]:
         """Stream the events of one clip."""
-        async for event in self._replica.generate(request):
-            yield event
+        # Closed here rather than by the garbage collector: the work must stop as soon as the caller goes.
+        async with contextlib.aclosing(self._replica.generate(request)) as events:
+            async for event in events:
+                yield event
 
     def partition(self) -> PartitionKey:
         """Give the loaded model's part of the reuse key."""

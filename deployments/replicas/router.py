@@ -41,7 +41,7 @@ class RouterDeployment:
             retrieval=RetrievalHandle(retrieval),
             denoiser=DenoiserHandle(denoiser),
         )
-        self._router = Router(RouterConfig(num_slots=config.denoiser.num_replicas + 1), jobs=jobs, runner=runner)
+        self._router = Router(RouterConfig(num_slots=config.denoiser.num_replicas), jobs=jobs, runner=runner)
         await self._router.start()
 
     def is_ready(self) -> bool:

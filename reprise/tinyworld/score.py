@@ -150,7 +150,7 @@ def _read_motion(path: list[tuple[float, float]]) -> str:
 
 def read_video(frames_THWC: NDArray[np.uint8]) -> VideoReading:
     """Read objects and background from frames (T, 64, 64, 3) uint8."""
-    video_THWC = np.asarray(frames_THWC, np.float32) / 255
+    video_THWC = frames_THWC.astype(np.float32) / np.float32(255)
     bright_THW = np.asarray(np.clip((video_THWC.max(-1) - 0.5) / 0.25, 0, 1), np.float32)
     objects = []
     for colour, mask_THW in _colour_masks(video_THWC, bright_THW):

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from cache_store.connection import LOOKUP_TIMEOUT_S, connect, warn_of_limits
+from cache_store.connection import connect, warn_of_limits
 from cache_store.contracts import EntryKey
 from cache_store.embedded import EmbeddedConfig, EmbeddedValkey
 from cache_store.entries.redis import RedisEntryStore
@@ -115,7 +115,7 @@ def test_a_frozen_server_is_a_fault_not_a_hang(tmp_path: pathlib.Path) -> None:
     server = server_in(tmp_path)
     server.start()
     pid = pid_of(server)
-    store = RedisEntryStore(connect(server.url, timeout_s=LOOKUP_TIMEOUT_S), encoder=ENCODER, ttl_s=60)
+    store = RedisEntryStore(connect(server.url, timeout_s=0.5), encoder=ENCODER, ttl_s=60)
     key = EntryKey(tenant="t", source_id="v")
     assert store.get_many([key]) == [None]
     os.kill(pid, signal.SIGSTOP)

@@ -6,7 +6,7 @@ import typing
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cache_store.partition import PartitionKey
@@ -22,6 +22,7 @@ FIELDS = {name: VALUES[kind] for name, kind in typing.get_type_hints(PartitionKe
 keys = st.fixed_dictionaries(FIELDS).map(lambda fields: PartitionKey(**fields))
 
 
+@settings(max_examples=30)
 @given(key=keys, data=st.data())
 @pytest.mark.parametrize("name", FIELDS)
 def test_every_field_counts(name: str, key: PartitionKey, data: st.DataObject) -> None:
