@@ -199,8 +199,9 @@ def main() -> None:
         folder,
         title="Tiny Wan transformer",
         recipe=f"python -m training.transformer --stage {args.stage} --steps {stage.steps}",
-        text=f"WanTransformer3DModel, 6 layers of width 160, flow matching at 64x64, stage `{args.stage}` of `image`, "
-        f"`clip`; {len(recipe.data.scenes)} cached samples, batch {stage.batch}; `loss` is the smoothed flow-matching one.",
+        text="WanTransformer3DModel, 6 layers of width 160, flow matching at 64x64. "
+        f"Stage `{args.stage}` of `image`, `clip`: {len(recipe.data.scenes)} cached samples, batch {stage.batch}. "
+        "`loss` is the smoothed flow-matching loss.",
         facts=facts,
     )
 

@@ -81,7 +81,8 @@ def create_api(
 ) -> FastAPI:
     """Build the app; `check_readiness` tells of what lies behind the job store, which the app checks itself.
 
-    `forget_source` is called when a video is deleted. The app's lifespan prepares the job store, sweeps expired files and closes the store at the end.
+    `forget_source` is called when a video is deleted. The app's lifespan prepares the job store, sweeps expired files
+    and closes the store at the end.
     """
 
     @contextlib.asynccontextmanager

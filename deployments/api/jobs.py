@@ -22,6 +22,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, Self, cast
 
 from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.exceptions import ResponseError
 
 from actors.messages import ClipRequest
@@ -85,9 +87,15 @@ class JobStore:
     @classmethod
     def connect(cls, url: str, config: JobStoreConfig | None = None, *, timeout_s: float = 5.0) -> Self:
         """Make a store on a Redis URL (`redis://`, `rediss://`, `unix://`); connects on first use."""
-        # Without a socket timeout a paused server would hold a request for ever.
+        # Without a socket timeout a paused server would hold a request for ever. A lost call is not repeated: its
+        # script may have run, and only the caller's Idempotency-Key tells a repeat from a second request.
         redis = Redis.from_url(
-            url, decode_responses=True, protocol=2, socket_timeout=timeout_s, socket_connect_timeout=timeout_s
+            url,
+            decode_responses=True,
+            protocol=2,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=timeout_s,
+            retry=Retry(NoBackoff(), 0),
         )
         return cls(redis, config or JobStoreConfig())
 

@@ -12,6 +12,9 @@ from deployments.api.services import ApiSettings, Readiness
 from deployments.config import AppConfig
 from deployments.replicas.store import Store, store_url
 
+FORGET_TIMEOUT_S = 5.0
+"""For removing a deleted video's latents, which its caller waits for."""
+
 
 class ApiDeployment:
     """The HTTP edge; talks to the router through the job store only."""
@@ -48,4 +51,4 @@ class ApiDeployment:
         return Readiness(ready=True)
 
     async def _forget_source(self, tenant: str, video_id: str) -> None:
-        await self._retrieval.purge.remote(tenant, video_id)
+        await asyncio.wait_for(self._retrieval.purge.remote(tenant, video_id), timeout=FORGET_TIMEOUT_S)

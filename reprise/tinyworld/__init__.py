@@ -2,7 +2,7 @@
 
 from reprise.tinyworld.grammar import read_prompt, write_prompt
 from reprise.tinyworld.render import FRAME_SIZE, Rendering, render_scene
-from reprise.tinyworld.scene import ObjectSpec, SceneSpec, is_held_out, sample_scene
+from reprise.tinyworld.scene import ObjectSpec, SceneSpec, change_one, is_held_out, sample_scene
 from reprise.tinyworld.score import AttributeScore, VideoReading, read_video, score_video
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Rendering",
     "SceneSpec",
     "VideoReading",
+    "change_one",
     "is_held_out",
     "read_prompt",
     "read_video",

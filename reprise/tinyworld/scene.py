@@ -79,6 +79,23 @@ def sample_scene(rng: np.random.Generator, *, num_objects: int | None = None) ->
     return SceneSpec(tuple(objects), background, PATTERNS[int(rng.integers(len(PATTERNS)))])
 
 
+def change_one(scene: SceneSpec, rng: np.random.Generator) -> SceneSpec:
+    """Change one attribute of the scene or of its first object, each equally likely."""
+    tables = {"shape": SHAPES, "colour": tuple(COLOURS), "size": tuple(SIZES), "motion": tuple(MOTIONS)}
+    places = {"background": tuple(BACKGROUNDS), "pattern": PATTERNS}
+    name = (*tables, *places)[int(rng.integers(len(tables) + len(places)))]
+    first, *others = scene.objects
+    owner: ObjectSpec | SceneSpec = first if name in tables else scene
+    taken = {getattr(owner, name)} | ({item.colour for item in others} if name == "colour" else set())
+    options = [value for value in {**tables, **places}[name] if value not in taken]
+    value = options[int(rng.integers(len(options)))]
+    if name == "background":
+        return dataclasses.replace(scene, background=value)
+    if name == "pattern":
+        return dataclasses.replace(scene, pattern=value)
+    return dataclasses.replace(scene, objects=(dataclasses.replace(first, **{name: value}), *others))
+
+
 def is_held_out(scene: SceneSpec) -> bool:
     """Tell whether training must never see this combination of attributes (one scene in ten)."""
     words = [scene.background, scene.pattern]

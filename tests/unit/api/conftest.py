@@ -65,9 +65,25 @@ def artifacts(tmp_path: pathlib.Path) -> ArtifactStore:
     return ArtifactStore(str(tmp_path / "artifacts"))
 
 
+class Forgotten:
+    """Stands for the retrieval deployment: notes what it is told to forget."""
+
+    def __init__(self) -> None:
+        self.videos: list[tuple[str, str]] = []
+
+    async def __call__(self, tenant: str, video_id: str) -> None:
+        self.videos.append((tenant, video_id))
+
+
 @pytest.fixture
-def app(jobs: JobStore, artifacts: ArtifactStore) -> FastAPI:
-    return create_api(ApiSettings(limits=tiny_limits(), poll_after_ms=5, max_body_bytes=100_000), jobs, artifacts)
+def forgotten() -> Forgotten:
+    return Forgotten()
+
+
+@pytest.fixture
+def app(jobs: JobStore, artifacts: ArtifactStore, forgotten: Forgotten) -> FastAPI:
+    settings = ApiSettings(limits=tiny_limits(), poll_after_ms=5, max_body_bytes=100_000)
+    return create_api(settings, jobs, artifacts, forget_source=forgotten)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from deployments.api.app import create_api
 from deployments.api.artifacts import ArtifactStore
 from deployments.api.jobs import JobStore
 from deployments.api.services import ApiSettings
-from tests.unit.api.conftest import tiny_limits
+from tests.unit.api.conftest import Forgotten, tiny_limits
 
 JSON = {"content-type": "application/json"}
 BOUNDARY = {"content-type": "multipart/form-data; boundary=x"}
@@ -265,7 +265,7 @@ async def test_no_body_at_all_is_a_server_error(http: httpx2.AsyncClient, body: 
 
 
 async def test_long_input_is_not_echoed_whole(jobs: JobStore, artifacts: ArtifactStore) -> None:
-    wide = create_api(ApiSettings(limits=tiny_limits()), jobs, artifacts)
+    wide = create_api(ApiSettings(limits=tiny_limits()), jobs, artifacts, forget_source=Forgotten())
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=wide), base_url="http://x") as http:
         for fields in ({"size": "9" * 100_000}, {"model": "m" * 100_000}, {"k" * 100_000: 1}):
             answer = await http.post("/v1/videos", json={"prompt": "a", **fields})

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from redis.asyncio import Redis
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from deployments.api.errors import IdempotencyConflict
 from deployments.api.facts import FailureCode, PromptWarning, StageSeconds
@@ -274,6 +275,16 @@ async def test_a_server_that_lost_its_data_is_served_again(jobs: JobStore, redis
     assert await jobs.claim("router", count=1, block_s=0.01) == []
     job = await add_job(jobs)
     assert (await claim_one(jobs)).video_id == job.id
+
+
+async def test_a_paused_server_costs_no_more_than_the_timeout(jobs: JobStore, jobs_url: str, redis: Redis) -> None:
+    job = await add_job(jobs)
+    hurried = JobStore.connect(jobs_url, timeout_s=0.05)
+    await redis.client_pause(300)
+    with pytest.raises(RedisTimeoutError):
+        await hurried.get(TENANT, job.id)
+    assert await jobs.get(TENANT, job.id) == job, "and it goes on without a restart"
+    await hurried.close()
 
 
 async def test_a_failure_needs_a_reason(jobs: JobStore) -> None:

@@ -17,8 +17,10 @@ from PIL import Image
 from deployments.api.artifacts import ArtifactStore
 from deployments.api.facts import FailureCode
 from deployments.api.jobs import JobStore
-from tests.unit.api.conftest import SIZES
+from tests.unit.api.conftest import SIZES, Forgotten
 from tests.unit.api.played_router import PlayedRouter
+
+pytestmark = pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning")
 
 JSON = {"Content-Type": "application/json"}
 
@@ -147,7 +149,8 @@ async def test_remix_forces_its_source(client: AsyncOpenAI, router: PlayedRouter
     remix = await client.videos.remix(source.id, prompt="a blue ball")
     assert (remix.remixed_from_video_id, remix.prompt, remix.size) == (source.id, "a blue ball", "1024x1792")
     request = (await router.claim()).job.request
-    assert (request.remix_of, request.reuse, request.seed) == (source.id, "on", 11)
+    assert (request.remix_of, request.reuse) == (source.id, "on")
+    assert facts_of(remix)["effective"]["seed"] == request.seed != 11, "a remix draws a seed of its own"
 
 
 async def test_list_pages_through_everything_once(client: AsyncOpenAI) -> None:
@@ -161,11 +164,14 @@ async def test_list_pages_through_everything_once(client: AsyncOpenAI) -> None:
     assert (page.data, page.has_more, page.last_id) == ([], False, None)
 
 
-async def test_delete_removes_everything(client: AsyncOpenAI, router: PlayedRouter, artifacts: ArtifactStore) -> None:
+async def test_delete_removes_everything(
+    client: AsyncOpenAI, router: PlayedRouter, artifacts: ArtifactStore, forgotten: Forgotten
+) -> None:
     await client.videos.create(prompt="a")
     job = await router.run_next()
     deleted = await client.videos.delete(job.id)
     assert (deleted.id, deleted.deleted, deleted.object) == (job.id, True, "video.deleted")
+    assert forgotten.videos == [("default", job.id)], "what was made must not be reused either"
     assert [video async for video in client.videos.list()] == []
     gone: list[Callable[[], Awaitable[object]]] = [
         lambda: client.videos.retrieve(job.id),

@@ -13,7 +13,7 @@ from deployments.api.app import create_api
 from deployments.api.artifacts import ArtifactStore, Variant
 from deployments.api.jobs import JobStore, JobStoreConfig
 from deployments.api.services import ApiSettings, Readiness
-from tests.unit.api.conftest import tiny_limits
+from tests.unit.api.conftest import Forgotten, tiny_limits
 from tests.unit.api.played_router import PlayedRouter
 
 UNKNOWN = "video_0123456789012345" + "0123456789abcdef"
@@ -180,7 +180,7 @@ async def test_a_video_of_another_model_is_not_remixed(
     jobs: JobStore, artifacts: ArtifactStore, finished: tuple[str, bytes]
 ) -> None:
     limits = dataclasses.replace(tiny_limits(), model="wan2.1-t2v-1.3b")
-    app = create_api(ApiSettings(limits=limits), jobs, artifacts)
+    app = create_api(ApiSettings(limits=limits), jobs, artifacts, forget_source=Forgotten())
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://x") as http:
         answer = await http.post(f"/v1/videos/{finished[0]}/remix", json={"prompt": "b"})
     assert (answer.status_code, error_of(answer)["code"]) == (400, "model_mismatch")
@@ -188,7 +188,7 @@ async def test_a_video_of_another_model_is_not_remixed(
 
 async def test_a_full_queue_is_said_at_once(jobs_url: str, artifacts: ArtifactStore) -> None:
     jobs = JobStore.connect(jobs_url, JobStoreConfig(max_unfinished_jobs=2))
-    app = create_api(ApiSettings(limits=tiny_limits()), jobs, artifacts)
+    app = create_api(ApiSettings(limits=tiny_limits()), jobs, artifacts, forget_source=Forgotten())
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://x") as http:
         made = [await http.post("/v1/videos", json={"prompt": "a"}) for _ in range(3)]
         assert [answer.status_code for answer in made] == [200, 200, 429]
@@ -199,13 +199,32 @@ async def test_a_full_queue_is_said_at_once(jobs_url: str, artifacts: ArtifactSt
     await jobs.close()
 
 
+async def test_a_cache_that_fails_does_not_keep_a_video_from_being_deleted(
+    jobs: JobStore, artifacts: ArtifactStore, finished: tuple[str, bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(_tenant: str, _video_id: str) -> None:
+        raise TimeoutError
+
+    app = create_api(ApiSettings(limits=tiny_limits()), jobs, artifacts, forget_source=fail)
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://x") as http:
+        assert (await http.delete(f"/v1/videos/{finished[0]}")).status_code == 200
+        assert (await http.get(f"/v1/videos/{finished[0]}")).status_code == 404
+    assert f"{finished[0]} is deleted" in caplog.text
+
+
 async def test_health_tells_alive_from_ready(jobs: JobStore, artifacts: ArtifactStore) -> None:
     state = Readiness(ready=False, reason="the denoiser is loading")
 
     async def check() -> Readiness:
         return state
 
-    app = create_api(ApiSettings(limits=tiny_limits()), jobs, artifacts, check_readiness=check)
+    app = create_api(
+        ApiSettings(limits=tiny_limits()),
+        jobs,
+        artifacts,
+        forget_source=Forgotten(),
+        check_readiness=check,
+    )
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://x") as http:
         answer = await http.get("/health")
         assert answer.status_code == 503
@@ -217,7 +236,7 @@ async def test_health_tells_alive_from_ready(jobs: JobStore, artifacts: Artifact
 
 async def test_a_store_that_is_gone_is_503(tmp_path: pathlib.Path, artifacts: ArtifactStore) -> None:
     jobs = JobStore.connect(f"unix://{tmp_path}/nothing.sock")
-    app = create_api(ApiSettings(limits=tiny_limits()), jobs, artifacts)
+    app = create_api(ApiSettings(limits=tiny_limits()), jobs, artifacts, forget_source=Forgotten())
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://x") as http:
         answers = [
             await http.post("/v1/videos", json={"prompt": "a"}),
@@ -259,6 +278,6 @@ async def test_the_api_describes_its_bodies(http: httpx2.AsyncClient) -> None:
 
 async def test_the_lifespan_starts_and_ends_cleanly(jobs_url: str, artifacts: ArtifactStore) -> None:
     jobs = JobStore.connect(jobs_url)
-    app = create_api(ApiSettings(limits=tiny_limits()), jobs, artifacts)
+    app = create_api(ApiSettings(limits=tiny_limits()), jobs, artifacts, forget_source=Forgotten())
     async with app.router.lifespan_context(app):
         assert await jobs.claim("played", count=1, block_s=0.01) == []

@@ -1,4 +1,4 @@
-"""The tiny world: prompts and scenes are inverses, rendering is deterministic, and the scorer is exact on renderings."""
+"""The tiny world: prompts and scenes are inverses, rendering is deterministic, the scorer is exact on renderings."""
 
 import dataclasses
 
@@ -12,6 +12,7 @@ from reprise.tinyworld import (
     AttributeScore,
     ObjectSpec,
     SceneSpec,
+    change_one,
     is_held_out,
     read_prompt,
     read_video,
@@ -143,6 +144,18 @@ def test_one_frame_has_no_motion() -> None:
     scene = sample_scene(np.random.default_rng(6), num_objects=1)
     reading = read_video(render_scene(scene, 1, np.random.default_rng(6)).frames_THWC)
     assert reading.objects[0].motion == "none"
+
+
+@given(seeds)
+def test_a_twin_differs_in_one_attribute(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    scene = sample_scene(rng)
+    twin = change_one(scene, rng)
+    pairs = [(scene.background, twin.background), (scene.pattern, twin.pattern)]
+    for one, other in zip(scene.objects, twin.objects, strict=True):
+        pairs += zip(dataclasses.astuple(one), dataclasses.astuple(other), strict=True)
+    assert sum(one != other for one, other in pairs) == 1
+    assert len({item.colour for item in twin.objects}) == len(twin.objects)
 
 
 def test_a_tenth_of_the_scenes_is_held_out_whatever_the_order_of_objects() -> None:

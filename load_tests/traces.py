@@ -1,0 +1,158 @@
+"""What a load test asks for: a stream of prompts with the habits of people who try prompts out.
+
+A session stays with a topic: it rolls the same prompt again with another seed, edits one attribute, or turns to a new
+topic. Topics are few and unevenly liked, so sessions meet. Drawn from a seed, or read from a JSONL file with a
+`prompt` a line. Knows nothing about HTTP, Locust or reuse.
+"""
+
+import dataclasses
+import enum
+import json
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from reprise.tinyworld import SceneSpec, sample_scene, write_prompt
+from reprise.tinyworld.scene import BACKGROUNDS, COLOURS, MOTIONS, PATTERNS, SHAPES, SIZES
+
+DATA: Final = pathlib.Path(os.environ.get("REPRISE_DATA", "../shared/data"))
+"""Where a trace is looked for that is not in the current folder."""
+
+_OBJECT_FIELDS: Final = {
+    "shape": SHAPES,
+    "colour": tuple(COLOURS),
+    "size": tuple(SIZES),
+    "motion": tuple(MOTIONS),
+}
+_SCENE_FIELDS: Final = {"background": tuple(BACKGROUNDS), "pattern": PATTERNS}
+
+
+class Kind(enum.StrEnum):
+    """How a request relates to the one before it in its session."""
+
+    FIRST = "first"
+    REROLL = "reroll"
+    """The same prompt; every request of a trace has its own seed."""
+    EDIT = "edit"
+    """The same wording with one attribute changed."""
+    TOPIC = "topic"
+    """Another topic, same session."""
+    LISTED = "listed"
+    """A line of a file, which says nothing of it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TraceItem:
+    """One request: `index` counts from 0 and is also its seed."""
+
+    index: int
+    session: int
+    kind: Kind
+    prompt: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class SessionMix:
+    """Shares of the kinds; what is left over are edits."""
+
+    first: float = 0.25
+    reroll: float = 0.15
+    topic: float = 0.10
+    num_open: int = 6
+    """Sessions that go on side by side."""
+    num_topics: int = 40
+    topic_decay: float = 1.0
+    """Topic k is liked in proportion to 1 / k to this power."""
+
+    def __post_init__(self) -> None:
+        shares = (self.first, self.reroll, self.topic)
+        if min(shares) < 0 or sum(shares) > 1:
+            raise ValueError(f"shares must not be negative and sum to at most 1, got {shares}")
+        if self.num_open < 1 or self.num_topics < 1:
+            raise ValueError(f"expected at least one session and topic, got {self.num_open} and {self.num_topics}")
+
+
+@dataclasses.dataclass(slots=True)
+class _Session:
+    number: int
+    scene: SceneSpec
+    wording: int
+    """Seed of the wording, so that an edit changes one word and not the whole sentence."""
+
+
+def tiny_trace(seed: int, mix: SessionMix | None = None) -> Iterator[TraceItem]:
+    """Yield requests of the tiny world without end; equal seeds give equal traces."""
+    mix = mix or SessionMix()
+    rng = np.random.default_rng((seed, 7))
+    topics = [sample_scene(rng) for _ in range(mix.num_topics)]
+    weights = np.arange(1, mix.num_topics + 1, dtype=np.float64) ** -mix.topic_decay
+    weights /= weights.sum()
+
+    def turn_to_topic(number: int) -> _Session:
+        return _Session(number, topics[int(rng.choice(mix.num_topics, p=weights))], int(rng.integers(2**31)))
+
+    sessions: list[_Session] = []
+    num_sessions, index = 0, 0
+    while True:
+        draw = rng.random()
+        if not sessions or draw < mix.first:
+            session, kind = turn_to_topic(num_sessions), Kind.FIRST
+            num_sessions += 1
+            sessions = [*sessions[-(mix.num_open - 1) :], session] if mix.num_open > 1 else [session]
+        else:
+            place = int(rng.integers(len(sessions)))
+            session = sessions[place]
+            if draw < mix.first + mix.reroll:
+                kind = Kind.REROLL
+            elif draw < mix.first + mix.reroll + mix.topic:
+                session, kind = turn_to_topic(session.number), Kind.TOPIC
+            else:
+                session = dataclasses.replace(session, scene=edit_scene(session.scene, rng))
+                kind = Kind.EDIT
+            sessions[place] = session
+        prompt = write_prompt(session.scene, np.random.default_rng(session.wording))
+        yield TraceItem(index=index, session=session.number, kind=kind, prompt=prompt)
+        index += 1
+
+
+def edit_scene(scene: SceneSpec, rng: np.random.Generator) -> SceneSpec:
+    """Change one attribute of a scene to another value; two objects never get the same colour."""
+    fields = [*_OBJECT_FIELDS, *_SCENE_FIELDS]
+    name = fields[int(rng.integers(len(fields)))]
+    if name in _SCENE_FIELDS:
+        return dataclasses.replace(scene, **{name: _other(_SCENE_FIELDS[name], {getattr(scene, name)}, rng)})
+    place = int(rng.integers(len(scene.objects)))
+    taken = {getattr(scene.objects[place], name)}
+    if name == "colour":
+        taken = {item.colour for item in scene.objects}
+    edited = dataclasses.replace(scene.objects[place], **{name: _other(_OBJECT_FIELDS[name], taken, rng)})
+    return dataclasses.replace(scene, objects=(*scene.objects[:place], edited, *scene.objects[place + 1 :]))
+
+
+def _other(options: tuple[str, ...], taken: set[str], rng: np.random.Generator) -> str:
+    free = [option for option in options if option not in taken]
+    return free[int(rng.integers(len(free)))]
+
+
+def file_trace(path: pathlib.Path) -> list[TraceItem]:
+    """Read a trace of one JSON object a line; a relative path may also lie in the folder `REPRISE_DATA`."""
+    found = next((candidate for candidate in (path, DATA / path) if candidate.is_file()), None)
+    if found is None:
+        raise FileNotFoundError(f"no trace {path}, here or in {DATA}: give a path, or set REPRISE_DATA to its folder")
+    items: list[TraceItem] = []
+    sessions: dict[object, int] = {}
+    for number, line in enumerate(found.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        fields = json.loads(line)
+        prompt = fields.get("prompt") if isinstance(fields, dict) else None
+        if not isinstance(prompt, str) or not prompt.strip():
+            raise ValueError(f"{found}:{number}: expected an object with a `prompt` that is not blank, got {line[:80]!r}")
+        session = sessions.setdefault(fields.get("user", number), len(sessions))
+        items.append(TraceItem(index=len(items), session=session, kind=Kind.LISTED, prompt=prompt))
+    if not items:
+        raise ValueError(f"{found} holds no prompts")
+    return items
