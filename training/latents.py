@@ -96,7 +96,7 @@ def load_latents(num_frames: int) -> LatentSet:
 def main() -> None:
     """Run the recipe."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--clips", type=int, default=40_000)
+    parser.add_argument("--clips", type=int, default=24_000)
     parser.add_argument("--frames", type=int, default=17)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()

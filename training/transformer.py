@@ -54,11 +54,17 @@ class Stage:
     other_lr: float
     shift: float
     """Timestep shift of the training noise levels; clips are more redundant than frames and need more noise."""
+    cooldown: float
+    """Share of the steps, at the end, over which the rate falls; 0 where another stage goes on."""
 
 
 STAGES: Final = {
-    "image": Stage(num_frames=1, start=None, batch=32, steps=3000, matrix_lr=0.02, other_lr=2e-3, shift=2.0),
-    "clip": Stage(num_frames=17, start="image", batch=12, steps=5000, matrix_lr=0.01, other_lr=1e-3, shift=3.0),
+    "image": Stage(
+        num_frames=1, start=None, batch=32, steps=1600, matrix_lr=0.02, other_lr=2e-3, shift=2.0, cooldown=0.0
+    ),
+    "clip": Stage(
+        num_frames=17, start="image", batch=12, steps=3600, matrix_lr=0.01, other_lr=1e-3, shift=3.0, cooldown=0.35
+    ),
 }
 
 
@@ -153,9 +159,9 @@ class Recipe:
         return flow, flow + CELL_WEIGHT * cell
 
     def step(self, index: int) -> float:
-        """Train on one batch; the rate warms up, holds, and falls in the last 35 %."""
-        share = index / self.stage.steps
-        scale = min(1.0, (index + 1) / 60) * min(1.0, (1 - share) / 0.35 + 0.01)
+        """Train on one batch; the rate warms up, holds, and cools down."""
+        left, cooldown = 1 - index / self.stage.steps, self.stage.cooldown
+        scale = min(1.0, (index + 1) / 60) * (min(1.0, left / cooldown + 0.01) if cooldown else 1.0)
         self.matrix_optimizer.param_groups[0]["lr"] = self.stage.matrix_lr * scale
         self.other_optimizer.param_groups[0]["lr"] = self.stage.other_lr * scale
         flow, total = self.loss(index)

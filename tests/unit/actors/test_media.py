@@ -7,6 +7,7 @@ import itertools
 import av
 import numpy as np
 import pytest
+from av.video.frame import PictureType
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -59,7 +60,7 @@ def test_the_video_is_exactly_what_was_asked_for(
         assert stream.duration * stream.time_base == fractions.Fraction(num_frames, fps)
         decoded = list(container.decode(stream))
     assert [frame.time for frame in decoded] == pytest.approx([index / fps for index in range(num_frames)])
-    assert not any(frame.pict_type.name == "B" for frame in decoded)
+    assert not any(frame.pict_type == PictureType.B for frame in decoded)
     names = boxes_of(data)
     assert names[0] == b"ftyp"
     assert names.index(b"moov") < names.index(b"mdat"), "a player must be able to start before the whole file is there"

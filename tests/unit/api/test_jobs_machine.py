@@ -5,8 +5,8 @@ Routers die at will (a lease is lost as soon as another looks), stale ones go on
 
 import asyncio
 import dataclasses
-from collections.abc import Coroutine
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Awaitable
+from typing import ClassVar, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -59,8 +59,11 @@ class JobStoreMachine(RuleBasedStateMachine):
         self.deleted: set[str] = set()
         self.keys: dict[str, str] = {}
 
-    def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.runner.run(work)
+    def wait(self, work: Awaitable[T]) -> T:
+        async def run() -> T:
+            return await work
+
+        return self.runner.run(run())
 
     @initialize()
     def empty(self) -> None:
@@ -208,7 +211,7 @@ class JobStoreMachine(RuleBasedStateMachine):
 
 def test_the_store_agrees_with_its_model(valkey_url: str) -> None:
     JobStoreMachine.url = f"{valkey_url}?db=10"
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         JobStoreMachine,
         settings=settings(
             max_examples=12, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)

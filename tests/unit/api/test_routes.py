@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx2
 import pytest
-from fastapi import FastAPI
 
 from deployments.api.app import create_api
 from deployments.api.artifacts import ArtifactStore, Variant
@@ -251,7 +250,7 @@ async def test_a_store_that_is_gone_is_503(tmp_path: pathlib.Path, artifacts: Ar
 
 
 async def test_a_bug_shows_nothing_of_itself(
-    app: FastAPI, http: httpx2.AsyncClient, jobs: JobStore, monkeypatch: pytest.MonkeyPatch
+    http: httpx2.AsyncClient, jobs: JobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(*_: object) -> None:
         raise RuntimeError("secret detail")
