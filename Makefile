@@ -19,6 +19,7 @@ demo: setup
 serve: setup
 	$(BIN)/python -m deployments.serve
 
+test: export OMP_NUM_THREADS = 1
 test: setup lint types
 	$(BIN)/python -m pytest tests
 
@@ -30,6 +31,7 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
+unit: export OMP_NUM_THREADS = 1
 unit: setup
 	$(BIN)/python -m pytest tests/unit
 

@@ -25,7 +25,6 @@ from cache_store.partition import PartitionKey
 from reprise.chorus.clip import Clip, ClipSpec, generate_clip
 from reprise.chorus.plan import MissReason, ReusePlan, plan_miss
 from reprise.chorus.trajectory import pack_state, unpack_state
-from reprise.errors import Cancelled
 from reprise.sampling import SolverState
 from reprise.wan.model import WanModel, latent_shape, load, solver_for
 from reprise.wan.presets import ModelPreset
@@ -135,8 +134,6 @@ class DenoiserReplica:
             on_step=lambda step: emit(StepDone(step=step, num_steps=num_steps)),
             should_stop=should_stop,
         )
-        if should_stop():
-            raise Cancelled(f"stopped after the last of {num_steps} steps")
         begin = time.perf_counter()
         media = make_media(
             clip.frames_FHWC,

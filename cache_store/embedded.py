@@ -77,6 +77,11 @@ class EmbeddedValkey:
                 self._own()
         logger.info("%s Valkey in %s", "using the running" if adopted else "started", self._data_dir)
 
+    def check(self) -> None:
+        """Raise when the server does not answer, so that whoever watches the owner starts another."""
+        if not self._answers():
+            raise StoreError(f"Valkey in {self._data_dir} gives no answer: see {self._data_dir / 'valkey.log'}")
+
     def stop(self) -> None:
         """Shut the server down with everything written to disk, if it is ours; else leave it alone."""
         atexit.unregister(self.stop)

@@ -34,6 +34,8 @@ class JobRow:
     video_id: str | None = None
     hit: bool | None = None
     k1: int | None = None
+    num_steps: int | None = None
+    guidance_scale: float | None = None
     denoise_s: float | None = None
     reason: str | None = None
     """Why nothing was reused; of a failed or unfinished job, what was seen last."""
@@ -59,9 +61,14 @@ class Ledger:
         del self._open[row.index]
         self._rows[row.index] = row
 
-    def rows(self, now: float) -> list[JobRow]:
-        """Give a row for every request in the order of the trace; open ones count as unfinished now."""
-        late = [
+    @property
+    def rows(self) -> list[JobRow]:
+        """Rows of the requests that ended, in the order of the trace."""
+        return [self._rows[index] for index in sorted(self._rows)]
+
+    def open_rows(self, now: float) -> list[JobRow]:
+        """Give a row for every request that has not ended: unfinished now."""
+        return [
             JobRow(
                 index=item.index,
                 kind=str(item.kind),
@@ -71,7 +78,6 @@ class Ledger:
             )
             for item, begin in self._open.values()
         ]
-        return sorted([*self._rows.values(), *late], key=lambda row: row.index)
 
 
 def write_rows(path: pathlib.Path, rows: Iterable[JobRow]) -> None:

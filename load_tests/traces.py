@@ -11,7 +11,8 @@ import json
 import os
 import pathlib
 from collections.abc import Iterator
-from typing import Final
+from itertools import islice
+from typing import Final, cast
 
 import numpy as np
 
@@ -75,12 +76,26 @@ class SessionMix:
             raise ValueError(f"expected at least one session and topic, got {self.num_open} and {self.num_topics}")
 
 
+class _Wording:
+    """Stands in for a generator in `write_prompt`: the same seed words every scene alike.
+
+    numpy's own takes a varying number of bits for a choice, so one attribute with fewer synonyms would reword the rest.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+
+    def integers(self, high: int) -> int:
+        """Choose below `high` with exactly one draw."""
+        return int(self._rng.random() * high)
+
+
 @dataclasses.dataclass(slots=True)
 class _Session:
     number: int
     scene: SceneSpec
     wording: int
-    """Seed of the wording, so that an edit changes one word and not the whole sentence."""
+    """Seed of the wording: an edit changes the words of one attribute and not the whole sentence."""
 
 
 def tiny_trace(seed: int, mix: SessionMix | None = None) -> Iterator[TraceItem]:
@@ -113,7 +128,7 @@ def tiny_trace(seed: int, mix: SessionMix | None = None) -> Iterator[TraceItem]:
                 session = dataclasses.replace(session, scene=edit_scene(session.scene, rng))
                 kind = Kind.EDIT
             sessions[place] = session
-        prompt = write_prompt(session.scene, np.random.default_rng(session.wording))
+        prompt = write_prompt(session.scene, cast(np.random.Generator, _Wording(session.wording)))
         yield TraceItem(index=index, session=session.number, kind=kind, prompt=prompt)
         index += 1
 
@@ -123,7 +138,10 @@ def edit_scene(scene: SceneSpec, rng: np.random.Generator) -> SceneSpec:
     fields = [*_OBJECT_FIELDS, *_SCENE_FIELDS]
     name = fields[int(rng.integers(len(fields)))]
     if name in _SCENE_FIELDS:
-        return dataclasses.replace(scene, **{name: _other(_SCENE_FIELDS[name], {getattr(scene, name)}, rng)})
+        value = _other(_SCENE_FIELDS[name], {getattr(scene, name)}, rng)
+        return SceneSpec(
+            scene.objects, *((value, scene.pattern) if name == "background" else (scene.background, value))
+        )
     place = int(rng.integers(len(scene.objects)))
     taken = {getattr(scene.objects[place], name)}
     if name == "colour":
@@ -135,6 +153,16 @@ def edit_scene(scene: SceneSpec, rng: np.random.Generator) -> SceneSpec:
 def _other(options: tuple[str, ...], taken: set[str], rng: np.random.Generator) -> str:
     free = [option for option in options if option not in taken]
     return free[int(rng.integers(len(free)))]
+
+
+def open_trace(name: str, *, seed: int, num_requests: int) -> Iterator[TraceItem]:
+    """Give the trace of that name, cut after `num_requests` unless that is 0; refuse one that is too short."""
+    if name == "tiny":
+        return islice(tiny_trace(seed), num_requests or None)
+    items = file_trace(pathlib.Path(name))
+    if num_requests > len(items):
+        raise ValueError(f"{name} has {len(items)} prompts, {num_requests} requests were asked for: ask for fewer")
+    return iter(items[: num_requests or None])
 
 
 def file_trace(path: pathlib.Path) -> list[TraceItem]:
@@ -150,7 +178,9 @@ def file_trace(path: pathlib.Path) -> list[TraceItem]:
         fields = json.loads(line)
         prompt = fields.get("prompt") if isinstance(fields, dict) else None
         if not isinstance(prompt, str) or not prompt.strip():
-            raise ValueError(f"{found}:{number}: expected an object with a `prompt` that is not blank, got {line[:80]!r}")
+            raise ValueError(
+                f"{found}:{number}: expected an object with a `prompt` that is not blank, got {line[:80]!r}"
+            )
         session = sessions.setdefault(fields.get("user", number), len(sessions))
         items.append(TraceItem(index=len(items), session=session, kind=Kind.LISTED, prompt=prompt))
     if not items:

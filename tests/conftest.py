@@ -1,5 +1,6 @@
 """Parts that every test may use: one real Valkey server per session."""
 
+import os
 import pathlib
 import tempfile
 from collections.abc import Iterator
@@ -8,6 +9,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from cache_store.embedded import EmbeddedConfig, EmbeddedValkey
+
+# Said before anything imports Ray, so that no test depends on what lies in ~/.ray.
+os.environ["RAY_AUTH_MODE"] = "disabled"
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 # No test asserts on time, and a busy machine is not a fault.
 settings.register_profile("reprise", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,5 +1,6 @@
 """The embedded store's deployment, and how the others find the store. Knows nothing about what is stored."""
 
+import asyncio
 from typing import TypeAlias
 
 from ray.serve.handle import DeploymentHandle
@@ -25,6 +26,10 @@ class StoreDeployment:
     def url(self) -> str:
         """Give the server's URL."""
         return self._server.url
+
+    async def check_health(self) -> None:
+        """Fail when the server is gone; the replica that Serve starts instead starts it again, with all it had."""
+        await asyncio.to_thread(self._server.check)
 
     def __del__(self) -> None:
         self._server.stop()

@@ -8,62 +8,92 @@ import pytest
 from redis.asyncio import Redis
 
 from deployments.api.artifacts import ArtifactStore, Variant
-from deployments.api.jobs import JobStore, JobStoreConfig
+from deployments.api.jobs import JobStore
 from deployments.api.retention import keep_sweeping, sweep_expired
 from deployments.api.video_job import VideoJob
 from tests.unit.api.clips import FACTS, TENANT, add_job
 
+EXPIRY = "reprise:{jobs}:expiry"
+
 
 @pytest.fixture
-async def brief(jobs_url: str) -> AsyncIterator[JobStore]:
-    """A store that keeps things for a moment only."""
-    store = JobStore.connect(jobs_url, JobStoreConfig(retention_s=0.3, tombstone_s=0.2))
-    await store.start()
-    yield store
-    await store.close()
+async def redis(jobs_url: str) -> AsyncIterator[Redis]:
+    client = Redis.from_url(jobs_url, decode_responses=True)
+    yield client
+    await client.aclose()
 
 
-async def finish_one(store: JobStore, artifacts: ArtifactStore) -> VideoJob:
-    job = await add_job(store, key="k")
-    (claimed,) = await store.claim("router", count=1, block_s=0.01)
-    await store.mark_started(claimed.lease)
+async def finish_one(jobs: JobStore, artifacts: ArtifactStore) -> VideoJob:
+    job = await add_job(jobs, key="k")
+    (claimed,) = await jobs.claim("router", count=1, block_s=0.01)
+    await jobs.mark_started(claimed.lease)
     artifacts.put_bytes(TENANT, job.id, Variant.VIDEO, b"film")
-    await store.finish(claimed.lease, FACTS)
+    await jobs.finish(claimed.lease, FACTS)
     return job
 
 
-async def test_record_and_files_expire_together(brief: JobStore, artifacts: ArtifactStore, jobs_url: str) -> None:
-    job = await finish_one(brief, artifacts)
-    assert await sweep_expired(brief, artifacts) == 0
+async def let_time_pass(redis: Redis, job: VideoJob) -> None:
+    """Set every time at which something of the job goes to the past."""
+    await redis.pexpireat(record_key(job), 1)
+    await redis.zadd(EXPIRY, {f"{TENANT}/{job.id}": 1}, xx=True)
+
+
+def record_key(job: VideoJob) -> str:
+    return f"reprise:{{jobs}}:job:{TENANT}:{job.id}"
+
+
+async def test_record_and_files_go_at_the_same_time(jobs: JobStore, artifacts: ArtifactStore, redis: Redis) -> None:
+    job = await finish_one(jobs, artifacts)
+    record_ms = await redis.pexpiretime(record_key(job))
+    assert record_ms == await redis.zscore(EXPIRY, f"{TENANT}/{job.id}")
+    done = await jobs.get(TENANT, job.id)
+    assert done is not None
+    assert done.completed_at is not None
+    assert done.expires_at == record_ms // 1000
+    assert done.expires_at - done.completed_at in (86_400, 86_401)
+
+
+async def test_an_expired_job_leaves_nothing(jobs: JobStore, artifacts: ArtifactStore, redis: Redis) -> None:
+    job = await finish_one(jobs, artifacts)
+    assert await sweep_expired(jobs, artifacts) == 0
     assert artifacts.size(TENANT, job.id, Variant.VIDEO) == 4
-    await asyncio.sleep(0.35)
-    assert await brief.get(TENANT, job.id) is None
-    assert (await brief.page(TENANT, after=None, limit=9, order="asc")).jobs == ()
-    assert (await add_job(brief, key="k")).id != job.id, "an expired job does not answer for its key"
-    assert await sweep_expired(brief, artifacts) == 1
+    await let_time_pass(redis, job)
+    assert await jobs.get(TENANT, job.id) is None
+    assert (await jobs.page(TENANT, after=None, limit=9, order="asc")).jobs == ()
+    assert (await add_job(jobs, key="k")).id != job.id, "an expired job does not answer for its key"
+    assert await sweep_expired(jobs, artifacts) == 1
     assert artifacts.size(TENANT, job.id, Variant.VIDEO) is None
-    assert await sweep_expired(brief, artifacts) == 0
-    redis = Redis.from_url(jobs_url, decode_responses=True)
+    assert await sweep_expired(jobs, artifacts) == 0
     assert [key async for key in redis.scan_iter("*") if job.id in key] == []
-    await redis.aclose()
 
 
-async def test_a_file_written_after_the_delete_goes_too(brief: JobStore, artifacts: ArtifactStore) -> None:
-    job = await finish_one(brief, artifacts)
-    await brief.delete(TENANT, job.id)
+async def test_a_file_written_after_the_delete_goes_too(jobs: JobStore, artifacts: ArtifactStore, redis: Redis) -> None:
+    job = await finish_one(jobs, artifacts)
+    await jobs.delete(TENANT, job.id)
     artifacts.delete(TENANT, job.id)
     artifacts.put_bytes(TENANT, job.id, Variant.VIDEO, b"late")
-    assert await sweep_expired(brief, artifacts) == 0, "a late writer may still be at work"
-    await asyncio.sleep(0.25)
-    assert await sweep_expired(brief, artifacts) == 1
+    assert await sweep_expired(jobs, artifacts) == 0, "a late writer may still be at work"
+    await let_time_pass(redis, job)
+    assert await sweep_expired(jobs, artifacts) == 1
     assert artifacts.size(TENANT, job.id, Variant.VIDEO) is None
+
+
+async def test_a_job_written_to_meanwhile_is_kept(jobs: JobStore, artifacts: ArtifactStore, redis: Redis) -> None:
+    job = await finish_one(jobs, artifacts)
+    await jobs.forget(TENANT, job.id)
+    assert await redis.zscore(EXPIRY, f"{TENANT}/{job.id}") is not None
+    assert [found.id for found in (await jobs.page(TENANT, after=None, limit=9, order="asc")).jobs] == [job.id]
 
 
 async def test_the_sweep_goes_on_after_a_fault(
-    brief: JobStore, artifacts: ArtifactStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    jobs: JobStore,
+    artifacts: ArtifactStore,
+    redis: Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    job = await finish_one(brief, artifacts)
-    await asyncio.sleep(0.35)
+    job = await finish_one(jobs, artifacts)
+    await let_time_pass(redis, job)
     faults = [OSError("disk is away")]
     whole = ArtifactStore.delete
 
@@ -73,7 +103,7 @@ async def test_the_sweep_goes_on_after_a_fault(
         whole(self, tenant, video_id)
 
     monkeypatch.setattr(ArtifactStore, "delete", delete)
-    sweep = asyncio.create_task(keep_sweeping(brief, artifacts, period_s=0.01))
+    sweep = asyncio.create_task(keep_sweeping(jobs, artifacts, period_s=0.01))
     while artifacts.size(TENANT, job.id, Variant.VIDEO) is not None:
         await asyncio.sleep(0.01)
     sweep.cancel()

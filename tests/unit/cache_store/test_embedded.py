@@ -140,3 +140,12 @@ def test_bad_settings_are_refused(tmp_path: pathlib.Path) -> None:
         EmbeddedConfig(data_dir=tmp_path, max_memory_bytes=0)
     with pytest.raises(ValueError, match="timeout_s"):
         connect("redis://localhost", timeout_s=0)
+
+
+def test_a_server_that_is_gone_fails_its_check(tmp_path: pathlib.Path) -> None:
+    server = EmbeddedValkey(EmbeddedConfig(data_dir=tmp_path))
+    server.start()
+    server.check()
+    server.stop()
+    with pytest.raises(StoreError, match=r"valkey\.log"):
+        server.check()

@@ -1,0 +1,163 @@
+"""A load test from nothing to a verdict: `python -m load_tests.run --minutes 10`, or `make load`.
+
+Starts the server on the bundled models with an empty cache, runs Locust against it, writes jobs.jsonl, hit_rate.csv
+and Locust's own CSV files, and prints the hit rate as it grows. Exits with 1 when a bound of thresholds.yaml is missed.
+Against a server that runs already, start Locust itself; see locustfile.py.
+"""
+
+import argparse
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import httpx
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from deployments.serve import free_port
+from load_tests.hit_rate import Window, hit_rate_table, write_csv
+from load_tests.ledger import JobRow, Outcome, read_rows
+from load_tests.thresholds import missed, read_thresholds
+from load_tests.traces import open_trace
+
+ROOT: Final = pathlib.Path(__file__).parent.parent
+START_TIMEOUT_S: Final = 600.0
+STOP_TIMEOUT_S: Final = 120.0
+
+
+def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--minutes", type=float, default=10.0)
+    length.add_argument("--requests", type=int, default=0, help="run this many requests instead; 0: by time")
+    parser.add_argument("--users", type=int, default=2, help="jobs under way at a time")
+    parser.add_argument("--steps", type=int, default=0, help="denoising steps; 0: the model's default")
+    parser.add_argument("--size", default="64x64", help="a larger canvas costs encoding time")
+    parser.add_argument("--trace", default="tiny", help="`tiny`, or a JSONL file with a `prompt` a line")
+    parser.add_argument("--seed", type=int, default=0, help="of the tiny trace")
+    parser.add_argument("--job-timeout-s", type=int, default=600)
+    parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("outputs/load"))
+    return parser.parse_args(argv)
+
+
+@contextlib.contextmanager
+def serving(output: pathlib.Path) -> Iterator[str]:
+    """Run the server as a process of its own and give its URL once it is ready."""
+    port = free_port()
+    config = output / "app.yaml"
+    config.write_text(yaml.safe_dump({"preset": "tiny", "data_dir": str(output / "data")}))
+    command = [sys.executable, "-m", "deployments.serve", "--config", str(config), "--port", str(port)]
+    with (output / "server.log").open("wb") as log:
+        server = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+        try:
+            url = f"http://127.0.0.1:{port}"
+            await_ready(url, server, log=output / "server.log")
+            yield url
+        finally:
+            server.send_signal(signal.SIGINT)  # as Ctrl-C does: it stops the embedded store too
+            try:
+                server.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait()
+
+
+def await_ready(url: str, server: subprocess.Popen[bytes], *, log: pathlib.Path) -> None:
+    """Wait for `/health` to answer 200."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            raise RuntimeError(f"the server ended with code {server.returncode}: see {log}")
+        with contextlib.suppress(httpx.HTTPError):
+            if httpx.get(f"{url}/health", timeout=5.0).status_code == 200:
+                return
+        time.sleep(0.5)
+    raise RuntimeError(f"the server was not ready after {START_TIMEOUT_S:g} s: see {log}")
+
+
+def locust_command(options: argparse.Namespace, url: str) -> list[str]:
+    """Give the Locust run that the options ask for; users finish what they began, within a job's deadline."""
+    length = (
+        ["--requests", str(options.requests)] if options.requests else ["--run-time", f"{round(60 * options.minutes)}s"]
+    )
+    settings = {
+        "--host": url,
+        "--users": options.users,
+        "--spawn-rate": options.users,
+        "--stop-timeout": options.job_timeout_s,
+        "--job-timeout-s": options.job_timeout_s,
+        "--trace": options.trace,
+        "--trace-seed": options.seed,
+        "--steps": options.steps,
+        "--size": options.size,
+        "--jobs-file": options.output / "jobs.jsonl",
+        "--csv": options.output / "locust",
+    }
+    words = [str(word) for pair in settings.items() for word in pair]
+    file = str(pathlib.Path(__file__).with_name("locustfile.py"))
+    return [sys.executable, "-m", "locust", "-f", file, "--headless", "--only-summary", *words, *length]
+
+
+def as_table(windows: Sequence[Window]) -> Table:
+    """Set the table of windows."""
+    table = Table(title="Hit rate as the cache fills")
+    for name in ("requests", "completed", "hits", "hit rate", "median job s", "median denoise s"):
+        table.add_column(name, justify="right")
+    for window in windows:
+        shown = [window.hit_rate, window.median_job_s, window.median_denoise_s]
+        figures = ["" if value is None else f"{value:.2f}" for value in shown]
+        span = f"{window.first}-{window.first + window.requests - 1}"
+        table.add_row(span, str(window.completed), str(window.hits), *figures)
+    return table
+
+
+def conditions(options: argparse.Namespace, rows: Sequence[JobRow]) -> str:
+    """Say under which settings the figures were made, as the server reports them."""
+    done = [row for row in rows if row.outcome is Outcome.COMPLETED]
+    steps = sorted({row.num_steps for row in done if row.num_steps is not None})
+    guidance = sorted({row.guidance_scale for row in done if row.guidance_scale is not None})
+    return (
+        f"users {options.users}, size {options.size}, steps {steps}, guidance {guidance}, trace {options.trace}, "
+        f"seed {options.seed}, reuse on, cache empty at the start, {os.cpu_count()} cores"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the test and judge it."""
+    options = read_options(argv)
+    thresholds = read_thresholds()
+    open_trace(options.trace, seed=options.seed, num_requests=options.requests)  # a bad one fails before anything runs
+    options.output = options.output.resolve()
+    shutil.rmtree(options.output, ignore_errors=True)
+    options.output.mkdir(parents=True)
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    console.print("starting the server ...")
+    with serving(options.output) as url:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        locust = subprocess.run(locust_command(options, url), env=environment, check=False)
+    if not (options.output / "jobs.jsonl").exists():
+        raise RuntimeError(f"Locust ended with code {locust.returncode} and wrote no jobs: see its output above")
+    rows = read_rows(options.output / "jobs.jsonl")
+    windows = hit_rate_table(rows)
+    with (options.output / "hit_rate.csv").open("w", newline="") as file:
+        write_csv(windows, file)
+    console.print(as_table(windows))
+    console.print(conditions(options, rows))
+    faults = missed(thresholds, rows)
+    for fault in faults:
+        console.print(f"[red]missed: {fault}[/red]")
+    console.print(f"everything is in {options.output}")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
