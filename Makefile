@@ -35,6 +35,9 @@ unit: export OMP_NUM_THREADS = 1
 unit: setup
 	$(BIN)/python -m pytest tests/unit
 
+test-serve: setup
+	$(BIN)/python -m pytest tests/serve
+
 load: setup
 	$(BIN)/python -m load_tests.run
 

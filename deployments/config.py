@@ -44,7 +44,7 @@ class StoreSection(Section):
     """Latents kept in all; beyond it the policy evicts."""
     eviction: Literal["lcbfu", "lru"] = "lcbfu"
     entry_ttl_s: int = Field(7 * 24 * 3600, gt=0)
-    """Seconds a reusable entry is kept after it was last used."""
+    """Seconds a reusable entry is kept after it was stored, however often it is used."""
 
 
 class EmbedderSection(Section):

@@ -19,6 +19,8 @@ from deployments.config import AppConfig
 
 logger = logging.getLogger(__name__)
 
+APP_NAME = "reprise"
+
 
 def start(config: AppConfig, *, host: str, port: int) -> None:
     """Start Ray and the application; returns when every replica is up and the model is warm."""
@@ -31,7 +33,7 @@ def start(config: AppConfig, *, host: str, port: int) -> None:
 
     ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING, configure_logging=False)
     serve.start(http_options={"host": host, "port": port}, logging_config={"log_level": "WARNING"})
-    serve.run(build_app(config), name="reprise", route_prefix="/")
+    serve.run(build_app(config), name=APP_NAME, route_prefix="/")
 
 
 def free_port() -> int:
@@ -41,11 +43,27 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def drain() -> None:
+    """Wait for the jobs that run; those that wait in the queue stay there."""
+    from ray import serve
+
+    from deployments.app import DRAIN_S
+
+    serve.get_deployment_handle("Router", APP_NAME).drain.remote().result(timeout_s=DRAIN_S)
+
+
 def stop() -> None:
     """Stop the application, waiting for running jobs, then Ray."""
     import ray
     from ray import serve
 
+    app = serve.status().applications.get(APP_NAME)
+    if app is not None and app.status == "RUNNING":
+        try:
+            # Serve stops all deployments at once, so the embedded store before a running job could finish in it.
+            drain()
+        except Exception:  # the stop goes on whatever happens; a job that was cut off runs again after the next start
+            logger.exception("running jobs could not be waited for")
     serve.shutdown()
     ray.shutdown()
 
@@ -60,11 +78,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     values = yaml.safe_load(args.config.read_text()) if args.config else {}
     config = AppConfig.model_validate(values or {})
-    done = threading.Event()
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, lambda *_: done.set())
     logger.info("starting %s; the first start takes about a minute", config.preset)
     start(config, host=args.host, port=args.port)
+    done = threading.Event()
+    for signum in (signal.SIGINT, signal.SIGTERM):  # after the start, since Ray takes SIGTERM over
+        signal.signal(signum, lambda *_: done.set())
     logger.info("ready on http://%s:%d (POST /v1/videos, docs at /docs); Ctrl-C stops", args.host, args.port)
     done.wait()
     logger.info("stopping")

@@ -53,5 +53,9 @@ class RouterDeployment:
         """Fail when the router's loops have ended."""
         self._router.check()
 
+    async def drain(self) -> None:
+        """Take no more jobs and wait for the running ones; nothing takes it up again."""
+        await self._router.stop()
+
     async def __del__(self) -> None:
         await self._router.stop()

@@ -23,9 +23,8 @@ from cache_store.embedded import EmbeddedConfig, EmbeddedValkey
 from cache_store.latents.redis import RedisLatentStore
 from deployments.app import build_app
 from deployments.config import AppConfig
-from deployments.serve import free_port
+from deployments.serve import APP_NAME, drain, free_port
 
-APP = "reprise"
 STEPS = 8
 FRAMES = 9
 FPS = 8
@@ -51,11 +50,12 @@ class Server:
 
     def start(self) -> None:
         """Start the application and wait until every replica is up."""
-        serve.run(build_app(self.config), name=APP, route_prefix="/")
+        serve.run(build_app(self.config), name=APP_NAME, route_prefix="/")
 
     def stop(self) -> None:
-        """Stop the application; Ray goes on."""
-        serve.delete(APP)
+        """Stop the application when its running jobs are done; Ray goes on."""
+        drain()
+        serve.delete(APP_NAME)
 
     def latent_steps(self, video_id: str) -> set[int]:
         """Give the steps of which latents are stored of a video."""
@@ -68,7 +68,7 @@ class Server:
         return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server() -> Iterator[Server]:
     ray.init(
         address="local",
@@ -93,11 +93,13 @@ def server() -> Iterator[Server]:
 
 
 def _stop_store(server: Server) -> None:
-    """Leave no Valkey behind; one that outlived its application is a fault."""
+    """Leave no Valkey behind; one that outlives its application is a fault."""
+    client = connect(server.store_url, timeout_s=5.0)
     try:
-        connect(server.store_url, timeout_s=5.0).shutdown(nosave=True)
+        client.ping()
     except redis.ConnectionError:
         return
+    client.shutdown(nosave=True)
     raise AssertionError("the embedded store outlived the application")
 
 

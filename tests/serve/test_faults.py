@@ -34,11 +34,16 @@ def denoiser_pids() -> list[int]:
     return [worker.pid for worker in workers if "Denoiser" in " ".join(worker.cmdline())]
 
 
-def test_a_restart_keeps_videos_and_what_can_be_reused(server: Server, studio: Studio) -> None:
+def test_a_restart_keeps_videos_jobs_and_what_can_be_reused(server: Server, studio: Studio) -> None:
     source = studio.make(PROMPT, seed=1)
     content = studio.client.videos.download_content(source.id).read()
+    running, waiting = (studio.create(PROMPT, **ENDLESS | {"num_inference_steps": 30}) for _ in range(2))
+    studio.wait(running.id, lambda video: video.progress > 0)
     server.stop()
     server.start()
+    assert studio.client.videos.retrieve(running.id).status == "completed"
+    assert read_job(server, running.id).attempts == 1, "the stop waited for it"
+    assert studio.completed(waiting.id).progress == 100
     assert studio.client.videos.retrieve(source.id) == source
     assert studio.client.videos.download_content(source.id).read() == content
     facts = facts_of(studio.make(SIMILAR, seed=2))
