@@ -121,8 +121,8 @@ def main() -> int:
     args.output.mkdir(parents=True)
     console.print("starting Ray Serve, the embedded store and the bundled models ...")
     port = free_port()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the server below is stopped in any case
     start(AppConfig(data_dir=str(args.output / "data")), host="127.0.0.1", port=port)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # after the start, since Ray takes SIGTERM over
     try:
         jobs, clips = [], []
         columns = (

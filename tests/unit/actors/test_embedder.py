@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from actors.embedder import EmbedderConfig, EmbedderReplica, Embedding
 from actors.engines.open_clip import OpenClipEmbedder
-from reprise.wan.presets import WEIGHTS
+from reprise.wan.presets import WEIGHTS, tiny
 
 FOLDER = WEIGHTS / "tiny_clip"
 FILE = "open_clip_model.safetensors"
@@ -43,9 +43,9 @@ def test_a_prompt_becomes_the_same_unit_vector_each_time(bundled: OpenClipEmbedd
 def test_near_prompts_are_nearer_than_far_ones(bundled: OpenClipEmbedder) -> None:
     source, near, far = (
         bundled.embed(text)
-        for text in (PROMPT, PROMPT.replace("red", "orange"), "a white square rests on a purple gradient backdrop")
+        for text in (PROMPT, PROMPT.replace("large", "big"), "a white square rests on a purple gradient backdrop")
     )
-    assert source @ near > 0.75 > source @ far
+    assert source @ near > tiny().tau > source @ far
 
 
 def test_a_long_prompt_does_not_fit_and_is_embedded_all_the_same(bundled: OpenClipEmbedder) -> None:

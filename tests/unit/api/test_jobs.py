@@ -81,7 +81,7 @@ def writes(jobs: JobStore) -> dict[JobEvent, Callable[[JobLease], Awaitable[Writ
         JobEvent.START: jobs.mark_started,
         JobEvent.PROGRESS: lambda lease: jobs.set_progress(lease, 50),
         JobEvent.FINISH: lambda lease: jobs.finish(lease, FACTS),
-        JobEvent.FAIL: lambda lease: jobs.fail(lease, FailureCode.TIMEOUT, "took too long"),
+        JobEvent.FAIL: lambda lease: jobs.fail(lease, FailureCode.INTERNAL_ERROR, "took too long"),
     }
 
 

@@ -157,7 +157,7 @@ class JobStoreMachine(RuleBasedStateMachine):
         if lease is None:
             return
         expected = self.expect(lease, (VideoStatus.QUEUED, VideoStatus.IN_PROGRESS))
-        assert self.wait(self.store.fail(lease, FailureCode.TIMEOUT, "late")) is expected
+        assert self.wait(self.store.fail(lease, FailureCode.INTERNAL_ERROR, "late")) is expected
         if expected is WriteOutcome.APPLIED:
             self.model[lease.video_id].status = VideoStatus.FAILED
 
