@@ -31,7 +31,13 @@ def start(config: AppConfig, *, host: str, port: int) -> None:
 
     from deployments.app import build_app
 
-    ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING, configure_logging=False)
+    ray.init(
+        address="local",  # never somebody else's cluster
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.WARNING,
+        configure_logging=False,
+    )
     serve.start(http_options={"host": host, "port": port}, logging_config={"log_level": "WARNING"})
     serve.run(build_app(config), name=APP_NAME, route_prefix="/")
 

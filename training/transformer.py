@@ -63,7 +63,7 @@ STAGES: Final = {
         num_frames=1, start=None, batch=32, steps=1600, matrix_lr=0.02, other_lr=2e-3, shift=2.0, cooldown=0.0
     ),
     "clip": Stage(
-        num_frames=17, start="image", batch=12, steps=3200, matrix_lr=0.01, other_lr=1e-3, shift=3.0, cooldown=0.35
+        num_frames=17, start="image", batch=12, steps=4000, matrix_lr=0.01, other_lr=1e-3, shift=3.0, cooldown=0.35
     ),
 }
 
