@@ -16,19 +16,10 @@ from typing import Final, cast
 
 import numpy as np
 
-from reprise.tinyworld import SceneSpec, sample_scene, write_prompt
-from reprise.tinyworld.scene import BACKGROUNDS, COLOURS, MOTIONS, PATTERNS, SHAPES, SIZES
+from reprise.tinyworld import SceneSpec, change_one, sample_scene, write_prompt
 
 DATA: Final = pathlib.Path(os.environ.get("REPRISE_DATA", "../shared/data"))
 """Where a trace is looked for that is not in the current folder."""
-
-_OBJECT_FIELDS: Final = {
-    "shape": SHAPES,
-    "colour": tuple(COLOURS),
-    "size": tuple(SIZES),
-    "motion": tuple(MOTIONS),
-}
-_SCENE_FIELDS: Final = {"background": tuple(BACKGROUNDS), "pattern": PATTERNS}
 
 
 class Kind(enum.StrEnum):
@@ -125,34 +116,12 @@ def tiny_trace(seed: int, mix: SessionMix | None = None) -> Iterator[TraceItem]:
             elif draw < mix.first + mix.reroll + mix.topic:
                 session, kind = turn_to_topic(session.number), Kind.TOPIC
             else:
-                session = dataclasses.replace(session, scene=edit_scene(session.scene, rng))
+                session = dataclasses.replace(session, scene=change_one(session.scene, rng))
                 kind = Kind.EDIT
             sessions[place] = session
         prompt = write_prompt(session.scene, cast(np.random.Generator, _Wording(session.wording)))
         yield TraceItem(index=index, session=session.number, kind=kind, prompt=prompt)
         index += 1
-
-
-def edit_scene(scene: SceneSpec, rng: np.random.Generator) -> SceneSpec:
-    """Change one attribute of a scene to another value; two objects never get the same colour."""
-    fields = [*_OBJECT_FIELDS, *_SCENE_FIELDS]
-    name = fields[int(rng.integers(len(fields)))]
-    if name in _SCENE_FIELDS:
-        value = _other(_SCENE_FIELDS[name], {getattr(scene, name)}, rng)
-        return SceneSpec(
-            scene.objects, *((value, scene.pattern) if name == "background" else (scene.background, value))
-        )
-    place = int(rng.integers(len(scene.objects)))
-    taken = {getattr(scene.objects[place], name)}
-    if name == "colour":
-        taken = {item.colour for item in scene.objects}
-    edited = dataclasses.replace(scene.objects[place], **{name: _other(_OBJECT_FIELDS[name], taken, rng)})
-    return dataclasses.replace(scene, objects=(*scene.objects[:place], edited, *scene.objects[place + 1 :]))
-
-
-def _other(options: tuple[str, ...], taken: set[str], rng: np.random.Generator) -> str:
-    free = [option for option in options if option not in taken]
-    return free[int(rng.integers(len(free)))]
 
 
 def open_trace(name: str, *, seed: int, num_requests: int) -> Iterator[TraceItem]:

@@ -5,6 +5,7 @@ Standard library only; knows nothing about latents, prompts or where scores come
 """
 
 import dataclasses
+import json
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,6 +84,13 @@ class StageMap:
         if num_steps == self.num_steps:
             return step
         return min(step * num_steps // self.num_steps, step * (num_steps - 1) // (self.num_steps - 1))
+
+
+def stage_map_from_json(text: str) -> StageMap:
+    """Read the table that a calibration stored with a model's weights."""
+    table = json.loads(text)["table"]
+    rows = tuple(StageRow(**row) for row in table["rows"])
+    return StageMap(tau=table["tau"], num_steps=table["num_steps"], rows=rows)
 
 
 def many_step_map() -> StageMap:

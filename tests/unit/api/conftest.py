@@ -7,11 +7,10 @@ import httpx2
 import pytest
 from fastapi import FastAPI
 from openai import AsyncOpenAI
-from redis.asyncio import Redis
 
 from deployments.api.app import create_api
 from deployments.api.artifacts import ArtifactStore
-from deployments.api.jobs import JobStore, JobStoreConfig
+from deployments.api.jobs import JobStore
 from deployments.api.limits import ApiLimits
 from deployments.api.services import ApiSettings
 from tests.unit.api.played_router import PlayedRouter
@@ -40,24 +39,6 @@ def tiny_limits() -> ApiLimits:
         max_prompt_characters=500,
         max_sequence_length=48,
     )
-
-
-@pytest.fixture
-async def jobs_url(valkey_url: str) -> str:
-    """URL of an empty database that no other test folder uses: the job stream is shared by all tenants."""
-    url = f"{valkey_url}?db=9"
-    redis = Redis.from_url(url)
-    await redis.flushdb()
-    await redis.aclose()
-    return url
-
-
-@pytest.fixture
-async def jobs(jobs_url: str) -> AsyncIterator[JobStore]:
-    store = JobStore.connect(jobs_url, JobStoreConfig())
-    await store.start()
-    yield store
-    await store.close()
 
 
 @pytest.fixture

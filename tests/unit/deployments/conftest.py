@@ -6,7 +6,6 @@ import pathlib
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from redis.asyncio import Redis
 
 from actors.messages import ClipRequest
 from deployments.api.artifacts import ArtifactStore
@@ -34,24 +33,6 @@ CLIP = ClipRequest(
     canvas_width=64,
     canvas_height=64,
 )
-
-
-@pytest.fixture
-async def jobs_url(valkey_url: str) -> str:
-    """URL of an empty database of this folder's own: the job stream is shared by all tenants."""
-    url = f"{valkey_url}?db=8"
-    redis = Redis.from_url(url)
-    await redis.flushdb()
-    await redis.aclose()
-    return url
-
-
-@pytest.fixture
-async def jobs(jobs_url: str) -> AsyncIterator[JobStore]:
-    store = JobStore.connect(jobs_url)
-    await store.start()
-    yield store
-    await store.close()
 
 
 @pytest.fixture
