@@ -63,7 +63,7 @@ STAGES: Final = {
         num_frames=1, start=None, batch=32, steps=1600, matrix_lr=0.02, other_lr=2e-3, shift=2.0, cooldown=0.0
     ),
     "clip": Stage(
-        num_frames=17, start="image", batch=12, steps=4000, matrix_lr=0.01, other_lr=1e-3, shift=3.0, cooldown=0.35
+        num_frames=17, start="image", batch=12, steps=6000, matrix_lr=0.01, other_lr=1e-3, shift=3.0, cooldown=0.35
     ),
 }
 
@@ -109,8 +109,8 @@ def draw_sigma(count: int, shift: float, generator: torch.Generator) -> Tensor:
 class Recipe:
     """Model, optimisers and data of one stage; `step(i)` is all the loop needs."""
 
-    def __init__(self, stage: Stage, *, compile_model: bool) -> None:
-        self.stage = stage
+    def __init__(self, stage: Stage, *, compile_model: bool, bfloat16: bool) -> None:
+        self.stage, self.bfloat16 = stage, bfloat16
         self.data = load_latents(stage.num_frames)
         self.tokenizer, self.encoder = load_text()
         self.model = TrainableWan()
@@ -152,10 +152,11 @@ class Recipe:
             sigma_BL[keep_first, 0], weight_BL[keep_first, 0] = 0.0, 0.0
         noise = torch.randn(clean.shape, generator=generator)
         sigma = sigma_BL[:, None, :, None, None]
-        velocity, logits = self.forward((1 - sigma) * clean + sigma * noise, 1000 * sigma_BL, text)
-        error_BL = (velocity - (noise - clean)).pow(2).mean((1, 3, 4))
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.bfloat16):
+            velocity, logits = self.forward((1 - sigma) * clean + sigma * noise, 1000 * sigma_BL, text)
+        error_BL = (velocity.float() - (noise - clean)).pow(2).mean((1, 3, 4))
         flow = (error_BL * weight_BL).sum() / weight_BL.sum()
-        cell = nn.functional.cross_entropy(logits.flatten(0, 1), cells.flatten())
+        cell = nn.functional.cross_entropy(logits.float().flatten(0, 1), cells.flatten())
         return flow, flow + CELL_WEIGHT * cell
 
     def step(self, index: int) -> float:
@@ -180,12 +181,15 @@ def main() -> None:
     parser.add_argument("--stage", choices=list(STAGES), required=True)
     parser.add_argument("--steps", type=int)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--bfloat16", action="store_true", help="matrix products in bfloat16: a third faster on CPUs with AVX512-BF16"
+    )
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(SEED)
     stage = dataclasses.replace(STAGES[args.stage], steps=args.steps or STAGES[args.stage].steps)
-    recipe = Recipe(stage, compile_model=args.compile)
+    recipe = Recipe(stage, compile_model=args.compile, bfloat16=args.bfloat16)
     run = Run(
         name=f"transformer-{args.stage}",
         num_steps=stage.steps,
@@ -204,7 +208,8 @@ def main() -> None:
     write_card(
         folder,
         title="Tiny Wan transformer",
-        recipe=f"python -m training.transformer --stage {args.stage} --steps {stage.steps}",
+        recipe=f"python -m training.transformer --stage {args.stage} --steps {stage.steps}"
+        + " --bfloat16" * args.bfloat16,
         text="WanTransformer3DModel, 6 layers of width 160, flow matching at 64x64. "
         f"Stage `{args.stage}` of `image`, `clip`: {len(recipe.data.scenes)} cached samples, batch {stage.batch}. "
         "`loss` is the smoothed flow-matching loss.",
