@@ -200,7 +200,7 @@ class DenoiserReplica:
             prompt="warm up",
             negative_prompt="",
             seed=0,
-            num_steps=2,
+            num_steps=len(preset.step_sigmas) or 2,
             guidance_scale=preset.guidance_scale,
             width=width,
             height=height,

@@ -71,10 +71,10 @@ def euler_step(latent_BCTHW: Tensor, velocity_BCTHW: Tensor, *, sigma: Tensor, n
 
 
 class EulerSolver:
-    """Euler steps on the shifted schedule; remembers nothing."""
+    """Euler steps along given noise levels (N + 1,), from 1 to 0; remembers nothing."""
 
-    def __init__(self, *, num_steps: int, shift: float, num_train_timesteps: int = 1000) -> None:
-        self.sigmas = flow_sigmas(num_steps, shift=shift, num_train_timesteps=num_train_timesteps)
+    def __init__(self, sigmas: Tensor, *, num_train_timesteps: int = 1000) -> None:
+        self.sigmas = sigmas
         self.timesteps = self.sigmas[:-1] * num_train_timesteps
 
     def step(self, state: SolverState, velocity_BCTHW: Tensor) -> SolverState:
@@ -130,17 +130,23 @@ _UNSUPPORTED = (
 )
 
 
-def new_solver(scheduler: Any, *, num_steps: int) -> Solver:
+def new_solver(scheduler: Any, *, num_steps: int, step_sigmas: tuple[float, ...] = ()) -> Solver:
     """Build one request's own solver from a checkpoint's scheduler, which is read and never run.
 
+    `step_sigmas` are the noise levels of a distilled model, which takes Euler steps between them and no others.
     Refuses a setting it would not honour, so that no checkpoint is sampled another way than it says.
     """
     if num_steps < 1:
         raise ValueError(f"num_steps must be at least 1, got {num_steps}")
     config = scheduler.config
+    if step_sigmas:
+        if num_steps != len(step_sigmas):
+            raise ValueError(f"the model is distilled to {len(step_sigmas)} steps at {step_sigmas}, got {num_steps=}")
+        return EulerSolver(torch.tensor((*step_sigmas, 0.0)), num_train_timesteps=config.num_train_timesteps)
     odd = {name: config[name] for name in _UNSUPPORTED if config.get(name)}
     if isinstance(scheduler, FlowMatchEulerDiscreteScheduler) and not odd:
-        return EulerSolver(num_steps=num_steps, shift=config.shift, num_train_timesteps=config.num_train_timesteps)
+        sigmas = flow_sigmas(num_steps, shift=config.shift, num_train_timesteps=config.num_train_timesteps)
+        return EulerSolver(sigmas, num_train_timesteps=config.num_train_timesteps)
     if isinstance(scheduler, UniPCMultistepScheduler) and not odd:
         wanted = {"prediction_type": "flow_prediction", "use_flow_sigmas": True, "predict_x0": True}
         odd = {name: config[name] for name, value in wanted.items() if config[name] != value}

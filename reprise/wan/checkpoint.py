@@ -47,6 +47,16 @@ def locate(path: str, revision: str) -> pathlib.Path:
     return folder
 
 
+def locate_transformer(path: str, revision: str) -> pathlib.Path:
+    """Give the folder of a transformer that is kept apart from the rest of its checkpoint."""
+    folder = pathlib.Path(path)
+    if not folder.is_dir():
+        folder = pathlib.Path(snapshot_download(path, revision=revision, allow_patterns=["transformer/*"]))
+    if not (folder / "transformer" / "config.json").is_file():
+        raise CheckpointError(f"expected transformer/config.json in {folder}: give a folder or hub id that has it")
+    return folder
+
+
 def read_index(folder: pathlib.Path) -> dict[str, Any]:
     """Read which class each part is of; refuse a model with a second transformer, which is not supported."""
     index: dict[str, Any] = json.loads((folder / "model_index.json").read_text())
@@ -96,14 +106,14 @@ def load_scheduler(folder: pathlib.Path, index: dict[str, Any], *, flow_shift: f
     return scheduler_class.from_config(config, **{shift_name: flow_shift})
 
 
-def fingerprint(folder: pathlib.Path) -> str:
+def fingerprint(folder: pathlib.Path, transformer_folder: pathlib.Path) -> str:
     """Tell checkpoints apart by content, so that latents of replaced weights are not reused.
 
     Hashes names, sizes and both ends of every file: the whole of small ones, seconds instead of minutes for 14B.
     """
     digest = hashlib.sha256()
     for part in PARTS:
-        for path in sorted((folder / part).glob("*")):
+        for path in sorted(((transformer_folder if part == "transformer" else folder) / part).glob("*")):
             if path.suffix not in (".json", ".safetensors", ".model"):
                 continue
             size = path.stat().st_size

@@ -61,9 +61,13 @@ def load(preset: ModelPreset, device: str | torch.device = "cpu") -> WanModel:
     """Load a preset's checkpoint; the bundled family takes the same way as any other."""
     folder = checkpoint.locate(preset.path, preset.revision)
     index = checkpoint.read_index(folder)
+    other = preset.transformer_path
+    transformer_folder = folder if other is None else checkpoint.locate_transformer(other, preset.revision)
     device = torch.device(device)
     text_encoder = checkpoint.load_text_encoder(folder, index, getattr(torch, preset.text_encoder_dtype))
-    transformer = checkpoint.load_module(folder, index, "transformer", getattr(torch, preset.transformer_dtype))
+    transformer = checkpoint.load_module(
+        transformer_folder, index, "transformer", getattr(torch, preset.transformer_dtype)
+    )
     vae = checkpoint.load_module(folder, index, "vae", getattr(torch, preset.vae_dtype))
     model = WanModel(
         preset=preset,
@@ -73,7 +77,7 @@ def load(preset: ModelPreset, device: str | torch.device = "cpu") -> WanModel:
         vae=vae.to(device),
         scheduler=checkpoint.load_scheduler(folder, index, flow_shift=preset.flow_shift),
         device=device,
-        fingerprint=checkpoint.fingerprint(folder),
+        fingerprint=checkpoint.fingerprint(folder, transformer_folder),
     )
     solver_for(model, num_steps=preset.num_inference_steps)  # an unusable scheduler fails here, not in a job
     for width, height in preset.sizes.values():
@@ -94,7 +98,7 @@ def count_dtypes(module: Any) -> dict[str, int]:
 
 def solver_for(model: WanModel, *, num_steps: int) -> Solver:
     """Build one request's own solver with the checkpoint's scheduler settings."""
-    return new_solver(model.scheduler, num_steps=num_steps)
+    return new_solver(model.scheduler, num_steps=num_steps, step_sigmas=model.preset.step_sigmas)
 
 
 def latent_shape(model: WanModel, *, width: int, height: int, num_frames: int) -> tuple[int, ...]:

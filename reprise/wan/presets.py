@@ -45,6 +45,10 @@ class ModelPreset:
     max_sequence_length: int
     """Tokens that a prompt is padded or cut to; Wan attends to padding, so it belongs to the weights."""
     stage_map: StageMap
+    transformer_path: str | None = None
+    """A folder or hub id whose `transformer` is taken in place of the checkpoint's own, such as a distilled one."""
+    step_sigmas: tuple[float, ...] = ()
+    """Noise levels that a distilled model was made for, one a step, falling from 1; empty follows the scheduler."""
 
     def __post_init__(self) -> None:
         if self.default_size not in self.sizes:
@@ -54,6 +58,12 @@ class ModelPreset:
                 raise ValueError(f"{field} must be one of {_DTYPES}, got {getattr(self, field)!r}")
         for num_frames in (self.min_num_frames, self.max_num_frames, self.default_num_frames):
             self.check_num_frames(num_frames)
+        sigmas = self.step_sigmas
+        if sigmas and not (len(sigmas) == self.num_inference_steps and sigmas[0] == 1.0 and sigmas[-1] > 0):
+            raise ValueError(
+                f"step_sigmas must fall from 1 to above 0, one level for each of num_inference_steps="
+                f"{self.num_inference_steps}, got {sigmas}"
+            )
 
     @property
     def tau(self) -> float:

@@ -141,3 +141,14 @@ def test_step_beyond_the_run_is_refused() -> None:
     solver = new_solver(FlowMatchEulerDiscreteScheduler(), num_steps=3)
     with pytest.raises(ValueError, match="from step 4 of a run of 3"):
         list(run_steps(solver, SolverState(latent_BCTHW=draw(1), step=4), predict))
+
+
+def test_distilled_levels_are_the_schedulers_own_with_custom_sigmas() -> None:
+    levels = (1.0, 0.9, 0.75, 0.5)
+    scheduler = FlowMatchEulerDiscreteScheduler(shift=1.0)  # it bends given levels too, which they already are
+    scheduler.set_timesteps(sigmas=list(levels))
+    solver = new_solver(FlowMatchEulerDiscreteScheduler(shift=3.0), num_steps=4, step_sigmas=levels)
+    assert torch.equal(solver.sigmas, scheduler.sigmas)
+    assert torch.equal(solver.timesteps, scheduler.timesteps)
+    with pytest.raises(ValueError, match="distilled to 4 steps"):
+        new_solver(scheduler, num_steps=50, step_sigmas=levels)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from diffusers import WanPipeline
+from diffusers import WanPipeline, WanTransformer3DModel
 from torch import Tensor
 
 from reprise.errors import Cancelled, CheckpointError, NumericalError
@@ -285,6 +285,22 @@ def test_fingerprint_follows_the_weights(wan_folders: dict[str, pathlib.Path], h
     prints = {name: load(small_preset(folder)).fingerprint for name, folder in wan_folders.items()}
     assert prints["euler"] == load(small_preset(wan_folders["euler"])).fingerprint
     assert len({*prints.values(), load(small_preset(half_folder)).fingerprint}) == 3
+
+
+def test_transformer_of_another_folder_replaces_the_checkpoints_own(
+    wan_folders: dict[str, pathlib.Path], tmp_path: pathlib.Path
+) -> None:
+    own = load(small_preset(wan_folders["euler"]))
+    other = WanTransformer3DModel.from_pretrained(wan_folders["euler"] / "transformer")
+    torch.nn.init.ones_(other.proj_out.bias)
+    other.save_pretrained(tmp_path / "transformer")
+    preset = dataclasses.replace(small_preset(wan_folders["euler"]), transformer_path=str(tmp_path))
+    model = load(preset)
+    assert torch.equal(model.transformer.proj_out.bias, other.proj_out.bias)
+    assert torch.equal(model.vae.decoder.conv_out.weight, own.vae.decoder.conv_out.weight)
+    assert model.fingerprint != own.fingerprint  # latents of one are nothing to the other
+    with pytest.raises(CheckpointError, match=r"transformer/config\.json"):
+        load(dataclasses.replace(preset, transformer_path=str(tmp_path / "transformer")))
 
 
 @pytest.mark.parametrize(
