@@ -20,8 +20,10 @@ class EvictionPolicy(Protocol):
 
 
 class Lcbfu:
-    """Evict what saved least per byte: uses x mean steps saved / bytes, oldest use first among equals.
+    """Evict what saved least per byte: the sum over uses of the K steps each saved, oldest use first among equals.
 
+    NIRVANA scores every stored state by its uses times its K and its states are all of one size. Here one entry holds
+    all states of a source, of any size, so its score is the sum of theirs, divided by its bytes.
     Every entry starts with nothing saved, so by the score alone the cache would throw away whatever came last and keep
     its first inhabitants for ever. The newest tenth of the bytes, and always the newest entry, is therefore spared: an
     entry is judged only after a tenth of the cache has been filled after it. Entries that were popular once leave at

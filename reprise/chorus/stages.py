@@ -93,8 +93,17 @@ def stage_map_from_json(text: str) -> StageMap:
     return StageMap(tau=table["tau"], num_steps=table["num_steps"], rows=rows)
 
 
+def nirvana_map() -> StageMap:
+    """Give the policy of NIRVANA (Agarwal et al., NSDI 2024): stage 1 only, K of 50 by similarity, none under 0.65.
+
+    The paper asks for more than a score where a row here is reached by that score itself.
+    """
+    ladder = ((0.65, 5), (0.75, 10), (0.85, 15), (0.9, 20), (0.95, 25))
+    return StageMap(tau=0.65, num_steps=50, rows=tuple(StageRow(min_score=m, k1=k, k2=k) for m, k in ladder))
+
+
 def many_step_map() -> StageMap:
-    """Give the table of models with about 50 steps, not yet calibrated: the ladder of NIRVANA, stage 2 empty."""
+    """Give the table of models with about 50 steps, not yet calibrated: NIRVANA's steps, the late ones stricter."""
     ladder = ((0.65, 5), (0.75, 10), (0.85, 15), (0.92, 20), (0.97, 25))
     return StageMap(tau=0.65, num_steps=50, rows=tuple(StageRow(min_score=m, k1=k, k2=k) for m, k in ladder))
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache_store.contracts import EntryRecord
+from cache_store.entries.memory import MemoryEntryStore
 from cache_store.eviction import EvictionPolicy, Lcbfu, Lru
 from cache_store.testing.samples import some_entry
 
@@ -30,6 +31,48 @@ def test_lcbfu_takes_the_least_saved_per_byte() -> None:
     ]
     assert ids(Lcbfu().victims(records, bytes_to_free=300)) == ["v2"]
     assert ids(Lcbfu().victims(records, bytes_to_free=301)) == ["v2", "v1"]
+
+
+def used(number: int, *, uses: int, k: int, num_bytes: int = 100) -> EntryRecord:
+    """An entry that `uses` requests started from at step k, each time through the store's own count."""
+    record = entry(number, num_bytes=num_bytes)
+    store = MemoryEntryStore(record.encoder)
+    store.put(record)
+    for _ in range(uses):
+        store.touch(record.key, steps_saved=k, now=record.last_used_at)
+    (counted,) = store.get_many([record.key])
+    assert counted is not None
+    return counted
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((3, 5), (1, 20)),  # used more often, for less: frequency alone would keep it
+        ((1, 25), (6, 5)),  # saved most at once: K alone would keep it
+        ((0, 5), (1, 5)),
+        ((4, 5), (4, 10)),
+        ((2, 10), (3, 10)),
+    ],
+)
+def test_lcbfu_scores_uses_times_k_as_nirvana_does(first: tuple[int, int], second: tuple[int, int]) -> None:
+    worse, better = (used(number, uses=uses, k=k) for number, (uses, k) in enumerate((first, second)))
+    newest = entry(2)
+    for older, newer in ((0, 1), (1, 0)):  # whichever of them is older
+        records = [
+            dataclasses.replace(worse, created_at=float(older), last_used_at=5.0),
+            dataclasses.replace(better, created_at=float(newer), last_used_at=5.0),
+            newest,
+        ]
+        assert ids(Lcbfu().victims(records, bytes_to_free=1)) == ["v0"]
+
+
+@given(counts=st.lists(st.tuples(st.integers(0, 9), st.sampled_from((5, 10, 15, 20, 25))), min_size=2, max_size=12))
+def test_lcbfu_leaves_in_order_of_the_score(counts: list[tuple[int, int]]) -> None:
+    records = [entry(number, steps_saved=uses * k) for number, (uses, k) in enumerate(counts)]
+    gone = Lcbfu().victims([*records, entry(len(counts))], bytes_to_free=100 * len(counts))
+    judged = [uses * k for uses, k in counts]
+    assert [record.steps_saved for record in gone] == sorted(judged)
 
 
 def test_lcbfu_takes_the_oldest_use_among_equals() -> None:
