@@ -1,0 +1,136 @@
+"""Token-guided attention amplification: stronger text guidance after reuse (TGAA; Chorus, section 3.2, eqs. 2 to 4).
+
+A source's latent keeps drawing its own scene. So the keys of the target's differing words and the output of every
+cross-attention are amplified, most at high noise and for sources that resemble the target least. Done by hooks for
+the time of one forward; the model's class and weights stay as they are.
+Knows nothing about prompts, tokenizers or where the differing words come from.
+
+Symbols: gamma_k and gamma_o the two gains, m matching score, tau least score that is reused, sigma noise level.
+Shape letters: B batch, N heads, Q queries, L text tokens, K head width, D width.
+"""
+
+import contextlib
+import dataclasses
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Gains:
+    """The gains of one step; 1.0 leaves a part alone."""
+
+    key: float
+    """gamma_k, on the keys of the differing tokens."""
+    output: float
+    """gamma_o, on the output of the cross-attention."""
+
+    def __post_init__(self) -> None:
+        for name, gain in (("key", self.key), ("output", self.output)):
+            if not 1 <= gain < math.inf:  # also refuses NaN
+                raise ValueError(f"a gain is finite and never under 1.0, got {name}={gain}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class AmplificationConfig:
+    """How strong the gains are at most, and how they fade."""
+
+    key_peak: float
+    """gamma_k at sigma 1 and m = tau; 1.0 switches key amplification off."""
+    output_peak: float
+    """gamma_o there."""
+    decay: float
+    """Power of sigma by which both fall over the steps; larger fades sooner."""
+
+    def __post_init__(self) -> None:
+        Gains(key=self.key_peak, output=self.output_peak)
+        if not 0 < self.decay < math.inf:
+            raise ValueError(f"decay must be above 0 and finite, since gains fall over the steps, got {self.decay}")
+
+
+def gains_at(config: AmplificationConfig, *, sigma: float, matching_score: float, tau: float) -> Gains:
+    """Give F_k and F_o of eq. 4 at the noise level that enters a step: gamma = 1 + (peak - 1) sigma^decay d(m).
+
+    d falls in a straight line from 1 at m = tau, and below it, to 0 at m = 1. Noise levels fall with the steps, so
+    gains do, at any number of steps; at sigma 0 or m = 1 both are exactly 1.0.
+    """
+    if not 0 <= sigma <= 1:
+        raise ValueError(f"sigma must lie in 0..1, got {sigma}")
+    if math.isnan(matching_score):
+        raise ValueError("matching_score is NaN: score the source, or take tau for a source that was forced")
+    distance = 0.0 if matching_score >= 1 else min(1.0, (1 - matching_score) / (1 - min(tau, matching_score)))
+    strength = sigma**config.decay * distance
+    return Gains(key=1 + (config.key_peak - 1) * strength, output=1 + (config.output_peak - 1) * strength)
+
+
+def amplify_token_attention(
+    query_BNQK: Tensor, key_BNLK: Tensor, value_BNLK: Tensor, *, token_indices: Sequence[int], gain: float
+) -> Tensor:
+    """Attend with the keys of some tokens times gamma_k: eq. 2 as it is written, the reference of `amplified`."""
+    key_BNLK = key_BNLK.clone()
+    key_BNLK[:, :, list(token_indices)] *= gain
+    logits_BNQL = query_BNQK @ key_BNLK.transpose(2, 3) / math.sqrt(query_BNQK.shape[3])
+    return logits_BNQL.softmax(3) @ value_BNLK
+
+
+_hooks_lock = threading.Lock()
+"""torch numbers hooks with a plain counter: two threads that add one at once could get the same number."""
+
+
+@contextlib.contextmanager
+def amplified(transformer: Any, gains: Gains, token_indices: Sequence[int], *, num_text_tokens: int) -> Iterator[None]:
+    """Amplify the cross-attentions of a WanTransformer3DModel's forwards in this context, on this thread alone.
+
+    `token_indices` are the differing tokens among the `num_text_tokens` states that it attends to. Their keys are
+    weighted behind the key norm, which would undo it (eq. 2); the output behind its projection (eq. 3). Wrap the
+    conditional forward only: a negative prompt has other tokens. Gains of exactly 1.0 install nothing. Works for the
+    dense forward and for the region's.
+    Raises ValueError for blocks compiled by torch, which would pass over the hooks without a word.
+    """
+    modules = _hooked_modules(transformer, gains, token_indices, num_text_tokens)
+    with _hooks_lock:
+        handles = [module.register_forward_hook(hook) for module, hook in modules]
+    try:
+        yield
+    finally:
+        with _hooks_lock:
+            for handle in handles:
+                handle.remove()
+
+
+Hook = Callable[[Any, Any, Tensor], Tensor | None]
+
+
+def _hooked_modules(
+    transformer: Any, gains: Gains, token_indices: Sequence[int], num_text_tokens: int
+) -> list[tuple[Any, Hook]]:
+    """Pair every module with the hook that it gets; a hook that returns None changes nothing."""
+    if token_indices and not 0 <= min(token_indices) <= max(token_indices) < num_text_tokens:
+        raise ValueError(f"expected token indices below {num_text_tokens=}, got {list(token_indices)}")
+    owner = threading.get_ident()
+    weights_L1 = torch.ones(num_text_tokens, 1, device=transformer.device)
+    weights_L1[list(token_indices)] = gains.key
+
+    def scale_keys(_module: Any, _args: Any, key_BLD: Tensor) -> Tensor | None:
+        return (key_BLD * weights_L1).type_as(key_BLD) if threading.get_ident() == owner else None
+
+    def scale_output(_module: Any, _args: Any, output_BQD: Tensor) -> Tensor | None:
+        return output_BQD * gains.output if threading.get_ident() == owner else None
+
+    attentions = [block.attn2 for block in transformer.blocks]
+    hooked: list[tuple[Any, Hook]] = []
+    if gains.key != 1 and token_indices:
+        hooked += [(attention.norm_k, scale_keys) for attention in attentions]
+    if gains.output != 1:
+        hooked += [(attention, scale_output) for attention in attentions]
+    if hooked and any(map(_is_compiled, (transformer, *transformer.blocks))):
+        raise ValueError("hooks have no effect on blocks that torch has compiled: amplify on blocks that are not")
+    return hooked
+
+
+def _is_compiled(module: Any) -> bool:
+    return hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
