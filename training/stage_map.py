@@ -1,10 +1,11 @@
 """Calibrate F(m; N) of the bundled model: `python -m training.stage_map`.
 
-Chorus section 3.1. Pairs of a source and a target, a paraphrase or one attribute apart, are generated in full and
-with the target resumed from the source's latent at every candidate step. The loss of a step is the share of the
-target's attributes that the exact scorer no longer finds. Scores are cut into bins; a bin's K1 is the largest step
-whose mean loss stays under the bound, and never less than the bin below has. K2 equals K1: regions are not
-denoised apart yet. A bin with too few pairs takes the K1 of the bin below.
+Chorus section 3.1. Pairs of a source and a target, a paraphrase or one attribute apart, as many in every bin of m,
+are generated in full and with the target resumed from the source's latent at every candidate step. The loss of a step
+is the number of the target's attributes, of seven, that the exact scorer finds in the full run and not in the resumed
+one. A few pairs a bin make noisy means, so isotonic regression smooths them: loss may not rise with m, nor fall with
+the step. A bin's K1 is then the largest step whose loss stays within the bound. K2 equals K1: regions are not denoised
+apart yet.
 """
 
 import argparse
@@ -16,6 +17,8 @@ from typing import Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.optimize import isotonic_regression
 
 from actors.engines.open_clip import OpenClipEmbedder
 from reprise.chorus.clip import ClipSpec, generate_clip
@@ -25,11 +28,14 @@ from reprise.tinyworld import SceneSpec, change_one, is_held_out, sample_scene, 
 from reprise.wan.model import WanModel, load
 from reprise.wan.presets import WEIGHTS, tiny
 
-SEED, PARAPHRASE_SHARE, LOSS_BOUND, MIN_PAIRS = 51, 0.3, 0.05, 4
+SEED, PARAPHRASE_SHARE, LOSS_BOUND = 51, 0.3, 0.1
 STEPS: Final = (3, 5, 10, 15, 20, 25)
 EDGES: Final = (0.65, 0.75, 0.85, 0.95)
 """Lower ends of the bins of m; the first is tau."""
-NUM_ATTRIBUTES: Final = 7
+
+MAX_ROUNDS: Final = 1000
+
+FloatArray = NDArray[np.float64]
 
 _model: WanModel | None = None
 
@@ -48,25 +54,33 @@ class Pair:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PairLoss:
-    """Attributes lost at each candidate step against the target's full run, as shares."""
+    """Attributes lost at each candidate step against the target's full run; negative where some were gained."""
 
     score: float
     losses: tuple[float, ...]
 
 
+def bin_of(score: float) -> int:
+    """Give the place of a score in EDGES, -1 under the first."""
+    return int(np.searchsorted(EDGES, score, side="right")) - 1
+
+
 def draw_pairs(count: int, *, seed: int) -> list[Pair]:
-    """Draw held-out pairs whose score reaches tau."""
+    """Draw `count` held-out pairs of every bin."""
     embedder = OpenClipEmbedder(f"local-dir:{WEIGHTS / 'tiny_clip'}")
     rng = np.random.default_rng(seed)
     pairs: list[Pair] = []
-    while len(pairs) < count:
+    room = [count] * len(EDGES)
+    while any(room):
         scene = sample_scene(rng, num_objects=1)
         other = scene if rng.random() < PARAPHRASE_SHARE else change_one(scene, rng)
         if not is_held_out(other):
             continue
         source, target = write_prompt(scene, rng), write_prompt(other, rng)
         score = float(embedder.embed(source) @ embedder.embed(target))
-        if score >= EDGES[0]:
+        place = bin_of(score)
+        if place >= 0 and room[place]:
+            room[place] -= 1
             pairs.append(Pair(source=source, target=target, scene=other, score=score, seed=seed + len(pairs)))
     return pairs
 
@@ -94,7 +108,7 @@ def measure_pair(pair: Pair) -> PairLoss:
             matching_score=pair.score,
         )
         clip = generate_clip(_model, spec, plan, source.trajectory.at(step))
-        losses.append((full - len(score_video(clip.frames_FHWC, pair.scene).found())) / NUM_ATTRIBUTES)
+        losses.append(float(full - len(score_video(clip.frames_FHWC, pair.scene).found())))
     return PairLoss(score=pair.score, losses=tuple(losses))
 
 
@@ -113,43 +127,59 @@ def _spec(model: WanModel, prompt: str, seed: int) -> ClipSpec:
     )
 
 
-def fit(measured: list[PairLoss], *, num_steps: int, bound: float) -> StageMap:
-    """Choose K1 of every bin, never falling with m."""
+def mean_losses(measured: list[PairLoss]) -> list[list[float]]:
+    """Give the mean loss of every candidate step, by bin; every bin needs a pair."""
+    inside: list[list[tuple[float, ...]]] = [[] for _ in EDGES]
+    for item in measured:
+        inside[bin_of(item.score)].append(item.losses)
+    return [[round(float(loss), 4) for loss in np.mean(losses, axis=0)] for losses in inside]
+
+
+def smooth(means: list[list[float]]) -> FloatArray:
+    """Fit means (bins, steps) by values that never rise along the bins and never fall along the steps.
+
+    Alternates the two regressions until both hold; bins count alike, as they hold as many pairs.
+    """
+    fitted = np.asarray(means, np.float64)
+    for _ in range(MAX_ROUNDS):
+        along_bins = np.stack([isotonic_regression(column, increasing=False).x for column in fitted.T], 1)
+        along_steps = np.stack([isotonic_regression(row).x for row in along_bins])
+        if np.allclose(along_steps, along_bins, atol=1e-9):
+            break
+        fitted = along_steps
+    return along_steps
+
+
+def fit(means: list[list[float]], *, num_steps: int, bound: float) -> StageMap:
+    """Choose K1 of every bin from the mean losses (bins, steps)."""
     rows: list[StageRow] = []
-    k1 = 0
-    for low, high in zip(EDGES, (*EDGES[1:], np.inf), strict=True):
-        inside = [item.losses for item in measured if low <= item.score < high]
-        if len(inside) >= MIN_PAIRS:
-            mean = np.mean(inside, axis=0)
-            allowed = [step for step, loss in zip(STEPS, mean, strict=True) if loss <= bound]
-            k1 = max(k1, max(allowed, default=0))
-        if k1 > 0:
-            rows.append(StageRow(min_score=low, k1=k1, k2=k1))
+    for low, losses in zip(EDGES, smooth(means), strict=True):
+        allowed = [step for step, loss in zip(STEPS, losses, strict=True) if loss <= bound + 1e-9]
+        if allowed:
+            rows.append(StageRow(min_score=low, k1=max(allowed), k2=max(allowed)))
     return StageMap(tau=EDGES[0], num_steps=num_steps, rows=tuple(rows))
 
 
 def main() -> None:
     """Run the recipe and store the table with the weights."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=48)
+    parser.add_argument("--pairs", type=int, default=12, help="in every bin")
     parser.add_argument("--bound", type=float, default=LOSS_BOUND)
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
     pairs = draw_pairs(args.pairs, seed=SEED)
     with concurrent.futures.ProcessPoolExecutor(args.workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         measured = list(pool.map(measure_pair, pairs))
-    table = fit(measured, num_steps=tiny().num_inference_steps, bound=args.bound)
-    bins = []
-    for low, high in zip(EDGES, (*EDGES[1:], np.inf), strict=True):
-        inside = [item.losses for item in measured if low <= item.score < high]
-        means = [round(float(loss), 4) for loss in np.mean(inside, axis=0)] if inside else []
-        bins.append(
-            {"min_score": low, "pairs": len(inside), "mean_loss": dict(zip(map(str, STEPS), means, strict=False))}
-        )
+    means = mean_losses(measured)
+    table = fit(means, num_steps=tiny().num_inference_steps, bound=args.bound)
+    bins = [
+        {"min_score": low, "pairs": args.pairs, "mean_loss": dict(zip(map(str, STEPS), losses, strict=True))}
+        for low, losses in zip(EDGES, means, strict=True)
+    ]
     document = {
         "table": dataclasses.asdict(table),
         "recipe": f"python -m training.stage_map --pairs {args.pairs} --bound {args.bound}",
-        "loss": "share of the target's seven attributes that the scorer finds in a full run and not in the resumed one",
+        "loss": "attributes of the target, of seven, that the scorer finds in a full run and not in the resumed one",
         "bins": bins,
     }
     (WEIGHTS / "tiny" / "stage_map.json").write_text(json.dumps(document, indent=2) + "\n")

@@ -1,14 +1,14 @@
 """Which checkpoint to serve, and what may be asked of it; each preset is a function that returns a value.
 
 Change a preset with `dataclasses.replace`, never in place. Standard library only; knows nothing about tensors or
-HTTP, and loads nothing.
+HTTP, and reads no weights.
 """
 
 import dataclasses
 import pathlib
 from collections.abc import Mapping
 
-from reprise.chorus.stages import StageMap, many_step_map
+from reprise.chorus.stages import StageMap, many_step_map, stage_map_from_json
 
 TEMPORAL_STRIDE = 4
 """Every Wan VAE makes one latent of the first frame and one of each four that follow."""
@@ -115,7 +115,7 @@ def tiny() -> ModelPreset:
         guidance_scale=4.0,
         flow_shift=3.0,
         max_sequence_length=48,
-        stage_map=many_step_map(),
+        stage_map=stage_map_from_json((WEIGHTS / "tiny" / "stage_map.json").read_text()),
     )
 
 
