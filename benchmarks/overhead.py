@@ -5,7 +5,9 @@ time that the denoiser spent on denoising and decoding in the same job. A hit's 
 colour.
 """
 
+import contextlib
 import statistics
+import sys
 import tempfile
 import time
 from typing import Any
@@ -79,7 +81,8 @@ def main() -> None:
     parser.add_argument("--size", default="64x64", help="delivered size; a larger canvas costs encoding time")
     options = parser.parse_args()
     port = free_port()
-    with tempfile.TemporaryDirectory(prefix="reprise-overhead-") as folder:
+    # Ray writes warnings of its own to the standard output, which belongs to the report.
+    with tempfile.TemporaryDirectory(prefix="reprise-overhead-") as folder, contextlib.redirect_stdout(sys.stderr):
         start(AppConfig(data_dir=folder), host="127.0.0.1", port=port)
         try:
             with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
