@@ -303,5 +303,7 @@ def reuse_facts(claimed: ClaimedJob, planned: ReusePlan, done: ClipDone) -> Reus
         steps_computed=done.num_steps_computed,
         steps_skipped=num_steps - done.num_steps_computed,
         reason=None if plan.reason is None else str(plan.reason),
+        change_kinds=tuple(map(str, planned.change_kinds)),
+        is_lowered=planned.is_lowered,
         warnings=warnings,
     )

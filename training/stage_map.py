@@ -3,9 +3,9 @@
 Chorus section 3.1. Pairs of a source and a target, a paraphrase or one attribute apart, as many in every bin of m,
 are generated in full and with the target resumed from the source's latent at every candidate step. The loss of a step
 is the number of the target's attributes, of seven, that the exact scorer finds in the full run and not in the resumed
-one. A few pairs a bin make noisy means, so isotonic regression smooths them: loss may not rise with m, nor fall with
-the step. A bin's K1 is then the largest step whose loss stays within the bound. K2 equals K1: regions are not denoised
-apart yet.
+one. The second gate is part of what is measured: where the differing words allow fewer steps, those are run. A few
+pairs a bin make noisy means, so isotonic regression smooths them: loss may not rise with m, nor fall with the step. A
+bin's K1 is then the largest step whose loss stays within the bound. K2 equals K1: regions are not denoised apart yet.
 """
 
 import argparse
@@ -22,14 +22,16 @@ from scipy.optimize import isotonic_regression
 
 from actors.engines.open_clip import OpenClipEmbedder
 from reprise.chorus.clip import ClipSpec, generate_clip
+from reprise.chorus.gate import change_kinds, lower_boundaries
 from reprise.chorus.plan import MissReason, ReusePlan, plan_miss
+from reprise.chorus.prompt_diff import align_diff
 from reprise.chorus.stages import StageBoundaries, StageMap, StageRow
 from reprise.tinyworld import SceneSpec, change_one, is_held_out, sample_scene, score_video, write_prompt
 from reprise.wan.model import WanModel, load
 from reprise.wan.presets import WEIGHTS, tiny
 
 SEED, PARAPHRASE_SHARE, LOSS_BOUND = 51, 0.3, 0.1
-STEPS: Final = (3, 5, 10, 15, 20, 25)
+STEPS: Final = (3, 5, 10, 15, 20, 25, 30)
 EDGES: Final = (0.65, 0.75, 0.85, 0.95)
 """Lower ends of the bins of m; the first is tau."""
 
@@ -99,8 +101,12 @@ def measure_pair(pair: Pair) -> PairLoss:
     spec = _spec(_model, pair.target, pair.seed + 1_000_000)
     full = len(score_video(generate_clip(_model, spec, plan_miss(MissReason.OFF)).frames_FHWC, pair.scene).found())
     assert source.trajectory is not None
-    losses = []
-    for step in STEPS:
+    kinds = change_kinds(align_diff(pair.source, pair.target))
+    gated = [
+        lower_boundaries(StageBoundaries(k1=step, k2=step), kinds, num_steps=spec.num_steps)[0].k1 for step in STEPS
+    ]
+    lost = {0: 0.0}
+    for step in set(gated) - {0}:
         plan = ReusePlan(
             boundaries=StageBoundaries(k1=step, k2=step),
             source_id="s",
@@ -108,8 +114,8 @@ def measure_pair(pair: Pair) -> PairLoss:
             matching_score=pair.score,
         )
         clip = generate_clip(_model, spec, plan, source.trajectory.at(step))
-        losses.append(float(full - len(score_video(clip.frames_FHWC, pair.scene).found())))
-    return PairLoss(score=pair.score, losses=tuple(losses))
+        lost[step] = float(full - len(score_video(clip.frames_FHWC, pair.scene).found()))
+    return PairLoss(score=pair.score, losses=tuple(lost[step] for step in gated))
 
 
 def _spec(model: WanModel, prompt: str, seed: int) -> ClipSpec:

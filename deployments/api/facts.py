@@ -93,6 +93,10 @@ class ReuseFacts:
     steps_skipped: int | None = None
     reason: str | None = None
     """Why nothing was reused, or why less than the score allows."""
+    change_kinds: tuple[str, ...] = ()
+    """What the words that differ from the source's change, strictest first; on a miss, from the best candidate's."""
+    is_lowered: bool | None = None
+    """Whether those words allowed fewer steps than the matching score."""
     seconds: StageSeconds = StageSeconds()
     warnings: tuple[PromptWarning, ...] = ()
 
@@ -106,6 +110,7 @@ def facts_from_json(text: str) -> ReuseFacts:
     fields = json.loads(text)
     fields["effective"] = EffectiveParameters(**fields["effective"])
     fields["seconds"] = StageSeconds(**fields["seconds"])
+    fields["change_kinds"] = tuple(fields["change_kinds"])
     fields["warnings"] = tuple(PromptWarning(**warning) for warning in fields["warnings"])
     return ReuseFacts(**fields)
 

@@ -12,7 +12,7 @@ from typing import Final
 from reprise.chorus import english
 from reprise.chorus.phrases import PromptWord, Role, is_uncovered
 from reprise.chorus.prompt_diff import TokenDiff
-from reprise.chorus.stages import StageBoundaries
+from reprise.chorus.stages import StageBoundaries, StageMap
 from reprise.chorus.stemming import is_plural, stem, stems_of
 
 
@@ -63,10 +63,11 @@ CAPS: Final = {
     ChangeKind.SWAP: Cap(k1=0.2, k2=0.2),
     ChangeKind.NEGATION: Cap(k1=0.0, k2=0.0),
 }
-"""Denoising settles the layout first and surfaces last, so the cap is where the source's latent has not yet settled
-what the kind changes: how much, how many and which belongs to which almost at once, then courses and shapes, colours
-and places late. K2 goes beyond K1 only where the change lies inside one object of the source, since stage 2 computes
-nothing else. A negation allows nothing: text encoders hardly tell it, so the source's latent would decide.
+"""Set by hand: how late a start from the source's latent can still be turned into the target. Denoising settles the
+layout first and surfaces last. How large, how many and which belongs to which is fixed almost at once, then courses,
+then shapes; places and colours can still be turned at half of N, but not without harm to the rest. K2 goes beyond K1
+only where the change lies inside one object of the source, since stage 2 computes nothing else. A negation allows
+nothing: text encoders hardly tell it, so the source's latent would decide.
 """
 
 
@@ -149,6 +150,13 @@ def lower_boundaries(
         k2=min(boundaries.k2, *(_steps(CAPS[kind].k2, num_steps) for kind in ordered)),
     )
     return lowered, GateReason(kinds=ordered, is_lowered=lowered != boundaries)
+
+
+def reachable_steps(stage_map: StageMap, *, num_steps: int) -> tuple[int, ...]:
+    """Give every K1 and K2 above 0 that F and the gate can come to at this N: the steps worth storing."""
+    every = [stage_map.stage_boundaries(row.min_score, num_steps=num_steps) for row in stage_map.rows]
+    lowered = [lower_boundaries(b, [kind], num_steps=num_steps)[0] for b in every for kind in ChangeKind]
+    return tuple(sorted({k for b in lowered for k in (b.k1, b.k2)} - {0}))
 
 
 def _steps(share: float, num_steps: int) -> int:

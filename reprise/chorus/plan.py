@@ -1,8 +1,8 @@
 """What one request reuses, decided before anything runs and written down as a value (Chorus, section 3.1).
 
 `plan_reuse` is pure: stored requests that look alike go in, a `ReusePlan` comes out, with a reason whenever nothing
-is reused. Stage 2 is not planned yet: k2 equals k1 in every plan. Standard library only; knows nothing about
-latents, stores or embedders.
+is reused. F bounds the steps by the matching score, the second gate by the words that differ. Stage 2 is not planned
+yet: k2 equals k1 in every plan. Standard library only; knows nothing about latents, stores or embedders.
 """
 
 import dataclasses
@@ -11,6 +11,8 @@ import math
 import re
 from collections.abc import Sequence
 
+from reprise.chorus.gate import ChangeKind, change_kinds, lower_boundaries
+from reprise.chorus.prompt_diff import align_diff
 from reprise.chorus.stages import NO_REUSE, StageBoundaries, StageMap
 
 
@@ -27,6 +29,8 @@ class MissReason(enum.StrEnum):
     """The embedder read only the head of the prompt, so its scores say nothing about the rest."""
     TOO_FEW_STEPS = "too_few_steps"
     """F(m; N) skips no step at this score and number of steps."""
+    WORDS_DIFFER = "words_differ"
+    """The scores would do, but what the differing words change allows no step; see `change_kinds`."""
     NO_STORED_STEP = "no_stored_step"
     """No similar source has a latent stored at K1 or before."""
     LOOKUP_TIMEOUT = "lookup_timeout"
@@ -65,6 +69,11 @@ class ReusePlan:
     """Of the source; on a miss of the best candidate, None when none was scored."""
     reason: MissReason | None = None
     """Set exactly on a miss."""
+    change_kinds: tuple[ChangeKind, ...] = ()
+    """What the words that differ from the source's change, strictest first; on a miss, from the best candidate's.
+    Empty where no prompts were compared."""
+    is_lowered: bool = False
+    """The second gate allowed less than the matching score."""
     refresh_noise: bool = False
     """The prompt is the source's and the seed is not: the sampler is deterministic, so without new noise the result
     would be the source's video."""
@@ -138,19 +147,33 @@ def _best_plan(
 ) -> ReusePlan:
     """Take the best-matching candidate that has a usable stored step; else tell what stopped the best one."""
     ranked = sorted(((_score(c), c) for c in candidates), key=lambda pair: (-pair[0], pair[1].source_id))
-    best_k1 = 0
+    stopped = plan_miss(MissReason.BELOW_THRESHOLD, matching_score=ranked[0][0])
     for score, candidate in ranked:
-        k1 = stage_map.stage_boundaries(score, num_steps=num_steps).k1
-        best_k1 = max(best_k1, k1)
-        usable = [step for step in candidate.stored_steps if 0 < step <= k1]
+        if not score >= stage_map.tau:
+            break
+        allowed = stage_map.stage_boundaries(score, num_steps=num_steps)
+        kinds = change_kinds(align_diff(candidate.prompt, prompt))
+        lowered, gate = lower_boundaries(allowed, kinds, num_steps=num_steps)
+        usable = [step for step in candidate.stored_steps if 0 < step <= lowered.k1]
         if usable:
-            return _hit(candidate, max(usable), prompt=prompt, seed=seed)
-    top_score = ranked[0][0]
-    if not top_score >= stage_map.tau:
-        reason = MissReason.BELOW_THRESHOLD
-    else:
-        reason = MissReason.NO_STORED_STEP if best_k1 > 0 else MissReason.TOO_FEW_STEPS
-    return plan_miss(reason, matching_score=top_score)
+            hit = _hit(candidate, max(usable), prompt=prompt, seed=seed)
+            return dataclasses.replace(hit, change_kinds=gate.kinds, is_lowered=gate.is_lowered)
+        if candidate is ranked[0][1]:
+            reason = _why_no_step(allowed.k1, lowered.k1)
+            stopped = ReusePlan(
+                boundaries=NO_REUSE,
+                reason=reason,
+                matching_score=score,
+                change_kinds=gate.kinds,
+                is_lowered=gate.is_lowered,
+            )
+    return stopped
+
+
+def _why_no_step(allowed_k1: int, lowered_k1: int) -> MissReason:
+    if lowered_k1 > 0:
+        return MissReason.NO_STORED_STEP
+    return MissReason.WORDS_DIFFER if allowed_k1 > 0 else MissReason.TOO_FEW_STEPS
 
 
 def _score(candidate: Candidate) -> float:

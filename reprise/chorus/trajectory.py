@@ -12,6 +12,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from reprise.chorus.gate import reachable_steps
 from reprise.chorus.plan import ReusePlan
 from reprise.chorus.stages import StageMap
 from reprise.sampling import SolverState
@@ -42,8 +43,8 @@ class Trajectory:
 
 
 def new_trajectory(stage_map: StageMap, *, num_steps: int) -> Trajectory:
-    """Prepare to keep every step that F can return for this N: no other latent is ever asked for."""
-    return Trajectory(num_steps=num_steps, wanted_steps=stage_map.reachable_steps(num_steps=num_steps))
+    """Prepare to keep every step that F and the gate can come to at this N: no other latent is ever asked for."""
+    return Trajectory(num_steps=num_steps, wanted_steps=reachable_steps(stage_map, num_steps=num_steps))
 
 
 def capture(trajectory: Trajectory, state: SolverState) -> Trajectory:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reprise.chorus.gate import ChangeKind
 from reprise.chorus.plan import Candidate, MissReason, ReusePlan, plan_miss, plan_reuse
 from reprise.chorus.stages import NO_REUSE, StageBoundaries, StageMap, StageRow
 
@@ -78,6 +79,31 @@ def test_plan(
         assert plan.is_hit
         assert (plan.source_id, plan.reason, plan.source_seed) == (source_id, None, 1)
         assert plan.boundaries == StageBoundaries(k1=k1, k2=k1)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected", "kinds", "is_lowered"),
+    [
+        pytest.param("the red ball", 20, (ChangeKind.NONE,), False, id="another wording"),
+        pytest.param("a blue ball", 20, (ChangeKind.COLOUR,), False, id="a colour, within its cap"),
+        pytest.param("two red balls", 10, (ChangeKind.NUMBER,), True, id="a number lowers K1"),
+        pytest.param("a small blue ball", 10, (ChangeKind.SIZE, ChangeKind.COLOUR), True, id="the strictest decides"),
+        pytest.param("no red ball", MissReason.WORDS_DIFFER, (ChangeKind.NEGATION,), True, id="a negation forbids"),
+    ],
+)
+def test_differing_words_lower_k1_and_say_so(
+    prompt: str, expected: int | MissReason, kinds: tuple[ChangeKind, ...], is_lowered: bool
+) -> None:
+    plan = plan_reuse(candidates=[SOURCE], **{**REQUEST, "prompt": prompt})
+    assert (plan.reason or plan.boundaries.k1) == expected
+    assert (plan.change_kinds, plan.is_lowered) == (kinds, is_lowered)
+    assert plan.matching_score == 0.95
+
+
+def test_a_less_similar_source_is_taken_where_words_forbid_the_best() -> None:
+    candidates = [SOURCE, source(source_id="b", matching_score=0.7, prompt="no red ball")]
+    plan = plan_reuse(candidates=candidates, **{**REQUEST, "prompt": "no blue ball"})
+    assert (plan.source_id, plan.change_kinds) == ("b", (ChangeKind.COLOUR,))
 
 
 @pytest.mark.parametrize(

@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 from reprise.chorus.stages import stage_map_from_json
 from training.stage_map import EDGES, STEPS, PairLoss, bin_of, draw_pairs, fit, mean_losses, smooth
 
-NOTHING = [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+NOTHING = [1.0] * len(STEPS)
 mean_tables = st.lists(
     st.lists(st.floats(-2, 4), min_size=len(STEPS), max_size=len(STEPS)), min_size=len(EDGES), max_size=len(EDGES)
 )
 
 
 def test_a_bin_takes_the_largest_step_within_the_bound() -> None:
-    low, high = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5], [0.0, 0.0, 0.0, 0.0, 0.05, 0.3]
+    low, high = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.5], [0.0, 0.0, 0.0, 0.0, 0.05, 0.3, 0.3]
     table = fit([NOTHING, low, high, high], num_steps=50, bound=0.1)
     assert [(row.min_score, row.k1) for row in table.rows] == [(0.75, 5), (0.85, 20), (0.95, 20)]
 
 
 def test_noise_that_rises_with_m_is_averaged_out() -> None:
-    lucky, unlucky = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.1, 0.2, 0.4, 0.6]
+    lucky, unlucky = [0.0] * len(STEPS), [0.0, 0.0, 0.1, 0.2, 0.4, 0.6, 0.6]
     table = fit([lucky, lucky, lucky, unlucky], num_steps=50, bound=0.1)
     assert [row.k1 for row in table.rows] == [20, 20, 20, 20]  # a quarter of 0.4 is within the bound, of 0.6 is not
 
@@ -44,8 +44,8 @@ def test_table_survives_storage(means: list[list[float]], bound: float) -> None:
 
 
 def test_means_are_taken_by_bin() -> None:
-    measured = [PairLoss(score=edge, losses=(edge, 1, 0, 0, 0, loss)) for edge in EDGES for loss in (0.0, 1.0)]
-    assert mean_losses(measured) == [[edge, 1, 0, 0, 0, 0.5] for edge in EDGES]
+    measured = [PairLoss(score=edge, losses=(edge, 1, 0, 0, 0, 0, loss)) for edge in EDGES for loss in (0.0, 1.0)]
+    assert mean_losses(measured) == [[edge, 1, 0, 0, 0, 0, 0.5] for edge in EDGES]
 
 
 def test_pairs_fill_every_bin_and_repeat_from_their_seed() -> None:
