@@ -239,6 +239,9 @@ def run(options: argparse.Namespace) -> Report:
         first = {name: pairs[: options.llm_pairs] for name, pairs in sets.items()}
         rows += measure("llm", first, lambda pairs: asyncio.run(_ask_model_of(options, pairs)))
         summary |= _summary_of("llm", rows)
+        notes.append(
+            f"the model was asked about the first {options.llm_pairs} pairs of every set, the aligner about all"
+        )
     else:
         notes.append("no --base-url: no language model was asked")
     names = ("tiny_pairs", "base_url", "model", "llm_pairs", "deadline_s")
