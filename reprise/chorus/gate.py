@@ -36,6 +36,8 @@ class ChangeKind(enum.StrEnum):
     SIZE = "size"
     SWAP = "swap"
     """The same words belong to other things: who is red, who chases whom."""
+    REROLL = "reroll"
+    """No word, but the seed: another sample of the same is wanted."""
     NEGATION = "negation"
 
 
@@ -61,13 +63,15 @@ CAPS: Final = {
     ChangeKind.NUMBER: Cap(k1=0.2, k2=0.2),
     ChangeKind.SIZE: Cap(k1=0.2, k2=0.2),
     ChangeKind.SWAP: Cap(k1=0.2, k2=0.2),
+    ChangeKind.REROLL: Cap(k1=0.1, k2=0.1),
     ChangeKind.NEGATION: Cap(k1=0.0, k2=0.0),
 }
 """Set by hand: how late a start from the source's latent can still be turned into the target. Denoising settles the
 layout first and surfaces last. How large, how many and which belongs to which is fixed almost at once, then courses,
 then shapes; places and colours can still be turned at half of N, but not without harm to the rest. K2 goes beyond K1
-only where the change lies inside one object of the source, since stage 2 computes nothing else. A negation allows
-nothing: text encoders hardly tell it, so the source's latent would decide.
+only where the change lies inside one object of the source, since stage 2 computes nothing else. Where things are is
+settled first of all, and a re-roll is asked for to see it anew. A negation allows nothing: text encoders hardly tell
+it, so the source's latent would decide.
 """
 
 

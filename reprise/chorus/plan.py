@@ -30,7 +30,7 @@ class MissReason(enum.StrEnum):
     TOO_FEW_STEPS = "too_few_steps"
     """F(m; N) skips no step at this score and number of steps."""
     WORDS_DIFFER = "words_differ"
-    """The scores would do, but what the differing words change allows no step; see `change_kinds`."""
+    """The scores would do, but what the request changes allows no step; see `change_kinds`."""
     NO_STORED_STEP = "no_stored_step"
     """No similar source has a latent stored at K1 or before."""
     LOOKUP_TIMEOUT = "lookup_timeout"
@@ -133,7 +133,10 @@ def plan_reuse(
                 f"a candidate of {candidate.num_steps} steps for a request of {num_steps}: "
                 f"{candidate.source_id} is of another partition; look up within the request's own"
             )
-    return _best_plan(candidates, prompt=prompt, seed=seed, num_steps=num_steps, stage_map=stage_map)
+    is_forced = forced_source_id is not None
+    return _best_plan(
+        candidates, prompt=prompt, seed=seed, num_steps=num_steps, stage_map=stage_map, is_forced=is_forced
+    )
 
 
 def _at_least_tau(candidate: Candidate, tau: float) -> Candidate:
@@ -143,7 +146,7 @@ def _at_least_tau(candidate: Candidate, tau: float) -> Candidate:
 
 
 def _best_plan(
-    candidates: Sequence[Candidate], *, prompt: str, seed: int, num_steps: int, stage_map: StageMap
+    candidates: Sequence[Candidate], *, prompt: str, seed: int, num_steps: int, stage_map: StageMap, is_forced: bool
 ) -> ReusePlan:
     """Take the best-matching candidate that has a usable stored step; else tell what stopped the best one."""
     ranked = sorted(((_score(c), c) for c in candidates), key=lambda pair: (-pair[0], pair[1].source_id))
@@ -152,12 +155,24 @@ def _best_plan(
         if not score >= stage_map.tau:
             break
         allowed = stage_map.stage_boundaries(score, num_steps=num_steps)
+        is_reroll = candidate.seed != seed and _words(candidate.prompt) == _words(prompt)
         kinds = change_kinds(align_diff(candidate.prompt, prompt))
+        if is_reroll and not is_forced:  # a remix asks for what looks like its source
+            kinds = (ChangeKind.REROLL,)
         lowered, gate = lower_boundaries(allowed, kinds, num_steps=num_steps)
         usable = [step for step in candidate.stored_steps if 0 < step <= lowered.k1]
         if usable:
-            hit = _hit(candidate, max(usable), prompt=prompt, seed=seed)
-            return dataclasses.replace(hit, change_kinds=gate.kinds, is_lowered=gate.is_lowered)
+            k1 = max(usable)
+            return ReusePlan(
+                boundaries=StageBoundaries(k1=k1, k2=k1),
+                source_id=candidate.source_id,
+                source_seed=candidate.seed,
+                matching_score=candidate.matching_score,
+                refresh_noise=is_reroll,
+                same_request=candidate.seed == seed and candidate.prompt == prompt,
+                change_kinds=gate.kinds,
+                is_lowered=gate.is_lowered,
+            )
         if candidate is ranked[0][1]:
             reason = _why_no_step(allowed.k1, lowered.k1)
             stopped = ReusePlan(
@@ -181,18 +196,6 @@ def _score(candidate: Candidate) -> float:
     if score is None or math.isnan(score):
         raise ValueError(f"candidate {candidate.source_id} has matching_score={score}: score it, or leave it out")
     return score
-
-
-def _hit(candidate: Candidate, k1: int, *, prompt: str, seed: int) -> ReusePlan:
-    same_seed = candidate.seed == seed
-    return ReusePlan(
-        boundaries=StageBoundaries(k1=k1, k2=k1),
-        source_id=candidate.source_id,
-        source_seed=candidate.seed,
-        matching_score=candidate.matching_score,
-        refresh_noise=not same_seed and _words(candidate.prompt) == _words(prompt),
-        same_request=same_seed and candidate.prompt == prompt,
-    )
 
 
 def _words(prompt: str) -> list[str]:

@@ -17,8 +17,8 @@ from reprise.chorus.plan import ReusePlan
 from reprise.chorus.stages import StageMap
 from reprise.sampling import SolverState
 
-REROLL_NOISE_SHARE: Final = 0.75
-"""Share of the noise's variance that a re-roll draws anew; the old and the new noise then correlate by 0.5."""
+REROLL_NOISE_SHARE: Final = 1.0
+"""Share of the noise's variance that a re-roll draws anew."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True, eq=False)

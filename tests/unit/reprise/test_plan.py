@@ -120,8 +120,15 @@ def test_a_less_similar_source_is_taken_where_words_forbid_the_best() -> None:
 def test_reroll_refreshes_the_noise_and_repetition_does_not(
     prompt: str, seed: int, refresh_noise: bool, same_request: bool
 ) -> None:
-    plan = plan_reuse(candidates=[SOURCE], **{**REQUEST, "prompt": prompt, "seed": seed})
+    plan = plan_reuse(candidates=[source(stored_steps=(5, 20))], **{**REQUEST, "prompt": prompt, "seed": seed})
     assert (plan.refresh_noise, plan.same_request) == (refresh_noise, same_request)
+    assert plan.boundaries.k1 == (5 if refresh_noise else 20)
+    assert (plan.change_kinds == (ChangeKind.REROLL,)) == refresh_noise
+
+
+def test_a_remix_with_the_same_prompt_stays_close_to_its_source() -> None:
+    plan = plan_reuse(candidates=[SOURCE], forced_source_id="a", **{**REQUEST, "prompt": "A red ball"})
+    assert (plan.boundaries.k1, plan.refresh_noise) == (20, True)
 
 
 def test_a_miss_tells_the_best_score() -> None:
