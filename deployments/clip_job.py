@@ -166,7 +166,8 @@ class ClipJobRunner:
         else:
             source_id = await self._origin(tenant, clip.remix_of)
             candidates = await self._retrieval.source(partition, source_id, embedding.vector)
-        return plan_reuse(
+        return await asyncio.to_thread(  # comparing long prompts takes tens of milliseconds
+            plan_reuse,
             prompt=clip.prompt,
             seed=clip.seed,
             num_steps=clip.num_inference_steps,

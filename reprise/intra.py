@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from reprise.wan import region
 from reprise.wan.model import PromptEmbedding, WanModel
 
 
@@ -222,10 +223,5 @@ def embed_timestep(transformer: Any, steps_B: Tensor, states_BLD: Tensor) -> Ten
 
 def project_out(transformer: Any, tokens_BSD: Tensor, embedding_BD: Tensor, *, like_BCTHW: Tensor) -> Tensor:
     """Turn tokens into a velocity (B, C, T, H, W) on the grid of `like_BCTHW`: the model's last norm and projection."""
-    shift_B1D, scale_B1D = (transformer.scale_shift_table + embedding_BD.unsqueeze(1)).chunk(2, dim=1)
-    normed_BSD = (transformer.norm_out(tokens_BSD.float()) * (1 + scale_B1D) + shift_B1D).type_as(tokens_BSD)
-    _, _, T, H, W = like_BCTHW.shape
-    p, q, r = transformer.config.patch_size
-    patches = transformer.proj_out(normed_BSD).unflatten(2, (p, q, r, -1)).unflatten(1, (T // p, H // q, W // r))
-    velocity_BCTHW: Tensor = patches.permute(0, 7, 1, 4, 2, 5, 3, 6).flatten(6, 7).flatten(4, 5).flatten(2, 3)
-    return velocity_BCTHW
+    values_BSP = region.project_out(transformer, tokens_BSD, embedding_BD[:, None])
+    return region.unpatchify(values_BSP, like_BCTHW, transformer.config.patch_size)

@@ -68,7 +68,7 @@ class StageMap:
         return self._at(reached[-1], num_steps) if reached else NO_REUSE
 
     def reachable_steps(self, *, num_steps: int) -> tuple[int, ...]:
-        """Give every K1 and K2 above 0 that F can return for this N: the steps whose latents are worth storing."""
+        """Give every K1 and K2 above 0 that F alone can return for this N; the second gate may lower them further."""
         found = {k for row in self.rows for b in [self._at(row, num_steps)] for k in (b.k1, b.k2)}
         return tuple(sorted(found - {0}))
 

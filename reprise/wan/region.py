@@ -106,9 +106,9 @@ def region_forward(
     for block in blocks:
         tokens_BRD = block(tokens_BRD, text_BLD, modulation_BR6D, rotary)
     tokens_BED = run_last_block(last, tokens_BRD, text_BLD, modulation_BR6D, rotary, edit_E)
-    values_BEP = _project_out(transformer, tokens_BED, _rows(embedding_BRD, edit_E))
+    values_BEP = project_out(transformer, tokens_BED, _rows(embedding_BRD, edit_E))
     written_BSP = scatter_region(values_BEP[:, : region.num_edit], region.written_rows, num_tokens=region.num_tokens)
-    return _unpatchify(written_BSP, latent_BCTHW, transformer.config.patch_size)
+    return unpatchify(written_BSP, latent_BCTHW, transformer.config.patch_size)
 
 
 def run_last_block(
@@ -158,14 +158,15 @@ def _rows(values_BRD: Tensor, edit_E: Tensor) -> Tensor:
     return values_BRD if values_BRD.shape[1] == 1 else gather_region(values_BRD, edit_E)
 
 
-def _project_out(transformer: Any, tokens_BED: Tensor, embedding_BED: Tensor) -> Tensor:
+def project_out(transformer: Any, tokens_BED: Tensor, embedding_BED: Tensor) -> Tensor:
+    """Run the model's last norm and projection: the values (B, E, P) of each token's patch."""
     shift_BED, scale_BED = (transformer.scale_shift_table.unsqueeze(0) + embedding_BED.unsqueeze(2)).unbind(2)
     normed_BED = (transformer.norm_out(tokens_BED.float()) * (1 + scale_BED) + shift_BED).type_as(tokens_BED)
     values_BEP: Tensor = transformer.proj_out(normed_BED)
     return values_BEP
 
 
-def _unpatchify(values_BSP: Tensor, latent_BCTHW: Tensor, patch: Grid) -> Tensor:
+def unpatchify(values_BSP: Tensor, latent_BCTHW: Tensor, patch: Grid) -> Tensor:
     """Lay out each token's values on its cells of the latent grid."""
     B, _, T, H, W = latent_BCTHW.shape
     p, q, r = patch
@@ -201,4 +202,4 @@ def masked_forward(
     is_kept_S[region.written_rows] = True
     patch = transformer.config.patch_size
     is_kept_BSP = is_kept_S[None, :, None].expand(len(latent_BCTHW), -1, patch[0] * patch[1] * patch[2])
-    return velocity_BCTHW * _unpatchify(is_kept_BSP, latent_BCTHW, patch)
+    return velocity_BCTHW * unpatchify(is_kept_BSP, latent_BCTHW, patch)
