@@ -15,17 +15,19 @@ import time
 from collections.abc import AsyncGenerator, Callable
 
 import torch
+from torch import Tensor
 
 from actors.engines.media import make_media
-from actors.messages import ClipDone, ClipRequest, DenoiseEvent, DenoiseRequest, ReuseMode, StepDone, TrajectoryStored
+from actors.messages import ClipDone, ClipRequest, DenoiseEvent, DenoiseRequest, StepDone, TrajectoryStored
 from cache_store.contracts import LatentKey, LatentStore
 from cache_store.errors import StoreError
 from cache_store.latents.tensors import from_tensor, to_tensor
 from cache_store.partition import PartitionKey
 from reprise.chorus.clip import Clip, ClipSpec, generate_clip
-from reprise.chorus.plan import MissReason, ReusePlan, plan_miss
-from reprise.chorus.trajectory import pack_state, unpack_state
-from reprise.sampling import SolverState
+from reprise.chorus.mask_codec import unpack_mask
+from reprise.chorus.plan import MissReason, RegionReason, ReuseMode, ReusePlan, plan_miss
+from reprise.chorus.source import Source
+from reprise.teacache import TeaCacheConfig
 from reprise.wan.model import WanModel, latent_shape, load, solver_for
 from reprise.wan.presets import ModelPreset
 
@@ -40,6 +42,8 @@ class DenoiserConfig:
     device: str = "cpu"
     num_threads: int = 1
     """Threads of the CPU kernels."""
+    teacache: TeaCacheConfig | None = None
+    """Leave the blocks out at steps that hardly change; None computes every step."""
 
 
 class DenoiserReplica:
@@ -82,7 +86,7 @@ class DenoiserReplica:
             model_revision=f"{preset.revision}-{model.fingerprint}",
             dtype="/".join((preset.transformer_dtype, preset.text_encoder_dtype, preset.vae_dtype)),
             quantisation="",
-            scheduler=type(solver).__name__,
+            scheduler=type(solver).__name__ + _suffix(self._config.teacache),
             shift=preset.flow_shift,
             num_steps=preset.num_inference_steps,
             guidance=preset.guidance_scale,
@@ -131,6 +135,7 @@ class DenoiserReplica:
             spec,
             plan,
             source,
+            teacache=self._config.teacache,
             on_step=lambda step: emit(StepDone(step=step, num_steps=num_steps)),
             should_stop=should_stop,
         )
@@ -143,55 +148,84 @@ class DenoiserReplica:
         )
         emit(
             ClipDone(
-                plan=plan,
+                plan=clip.plan,
                 files=media,
-                num_steps_computed=clip.num_steps_computed,
+                work=clip.work,
                 num_tokens=clip.num_tokens,
                 num_tokens_dropped=clip.num_tokens_dropped,
                 fetch_s=fetch_s,
-                denoise_s=clip.denoise_s,
                 decode_s=clip.decode_s,
                 encode_s=time.perf_counter() - begin,
             )
         )
-        if clip.trajectory is not None and request.clip.reuse is ReuseMode.ON and not should_stop():
+        if clip.trajectory is not None and request.clip.reuse is not ReuseMode.OFF and not should_stop():
             emit(self._store(request, clip))
 
-    def _fetch(self, request: DenoiseRequest) -> tuple[ReusePlan, SolverState | None]:
-        """Fetch the state the plan goes on from; a source that is gone, damaged or too slow makes it a miss."""
+    def _fetch(self, request: DenoiseRequest) -> tuple[ReusePlan, Source | None]:
+        """Fetch what the plan goes on from; a source that is gone, damaged or too slow makes it a miss.
+
+        What only stage 2 needs may be missing: then the plan goes on without that stage.
+        """
         plan = request.plan
         if plan.source_id is None:
             return plan, None
-        key = LatentKey(tenant=request.tenant, source_id=plan.source_id, step=plan.boundaries.k1)
+        points = {step: self._fetch_latent(request, plan.source_id, step) for step in plan.source_steps}
+        fetched = {step: latent for step, latent in points.items() if latent is not None}
+        k1 = plan.boundaries.k1
+        if k1 not in fetched:
+            return plan_miss(MissReason.SOURCE_MISSING, matching_score=plan.matching_score), None
+        if len(fetched) < len(points):
+            plan = plan.without_region(RegionReason.NO_LATENTS)
+        return plan, Source(points=fetched, mask_FHW=self._fetch_mask(request, plan))
+
+    def _fetch_latent(self, request: DenoiseRequest, source_id: str, step: int) -> Tensor | None:
+        key = LatentKey(tenant=request.tenant, source_id=source_id, step=step)
         clip = request.clip
         expected = latent_shape(self.model, width=clip.width, height=clip.height, num_frames=clip.num_frames)
         try:
             record = self._latents.get(key)
         except StoreError as error:
             logger.warning("latent %s could not be fetched: %s", key, error)
-            record = None
-        if record is not None:
-            packed = to_tensor(record)
-            if record.shape[1:] == expected and bool(torch.isfinite(packed).all()):
-                return plan, unpack_state(packed.to(self.model.device), step=key.step)
-            logger.warning("latent %s is not finite or of shape %s, expected (n, *%s)", key, record.shape, expected)
-        return plan_miss(MissReason.SOURCE_MISSING, matching_score=plan.matching_score), None
+            return None
+        if record is None:
+            return None
+        latent_BCTHW = to_tensor(record)
+        if record.shape == expected and bool(torch.isfinite(latent_BCTHW).all()):
+            return latent_BCTHW.to(self.model.device)
+        logger.warning("latent %s is not finite or of shape %s, expected %s", key, record.shape, expected)
+        return None
+
+    def _fetch_mask(self, request: DenoiseRequest, plan: ReusePlan) -> Tensor | None:
+        source_id, phrase, clip = plan.source_id, plan.region_phrase, request.clip
+        if source_id is None or phrase is None:
+            return None
+        try:
+            packed = self._latents.mask(request.tenant, source_id, phrase)
+            mask_FHW = None if packed is None else unpack_mask(packed)
+        except (StoreError, ValueError) as error:
+            logger.warning("the mask of %r of %s could not be fetched: %s", phrase, source_id, error)
+            return None
+        expected = (clip.num_frames, clip.height, clip.width)
+        if mask_FHW is None or mask_FHW.shape == expected:
+            return None if mask_FHW is None else torch.from_numpy(mask_FHW)
+        logger.warning("the mask of %r of %s is of %s, expected %s", phrase, source_id, mask_FHW.shape, expected)
+        return None
 
     def _store(self, request: DenoiseRequest, clip: Clip) -> TrajectoryStored:
-        """Put every captured state; what the store refuses is simply not offered to later requests."""
+        """Put every captured latent; what the store refuses is simply not offered to later requests."""
         assert clip.trajectory is not None
         steps, num_bytes = [], 0
-        for state in clip.trajectory.states:
-            record = from_tensor(pack_state(state))
-            key = LatentKey(tenant=request.tenant, source_id=request.video_id, step=state.step)
+        for step, latent_BCTHW in clip.trajectory.latents.items():
+            record = from_tensor(latent_BCTHW)
+            key = LatentKey(tenant=request.tenant, source_id=request.video_id, step=step)
             try:
                 if self._latents.put(key, record):
-                    steps.append(state.step)
+                    steps.append(step)
                     num_bytes += len(record.data)
             except StoreError as error:
                 logger.warning("latent %s was not stored: %s", key, error)
                 break
-        return TrajectoryStored(steps=tuple(steps), num_bytes=num_bytes)
+        return TrajectoryStored(steps=tuple(steps), num_bytes=num_bytes, frames_FHWC=clip.frames_FHWC)
 
     def _warm_up(self) -> None:
         preset = self._config.preset
@@ -209,6 +243,11 @@ class DenoiserReplica:
         clip = generate_clip(self.model, spec, plan_miss(MissReason.OFF))
         canvas_width, canvas_height = map(int, preset.default_size.split("x"))
         make_media(clip.frames_FHWC, fps=preset.fps, canvas_width=canvas_width, canvas_height=canvas_height)
+
+
+def _suffix(teacache: TeaCacheConfig | None) -> str:
+    """Tell runs with skipped steps from others, in the reuse key: their latents are not the same."""
+    return "" if teacache is None else f"+teacache-{teacache.threshold}"
 
 
 def clip_spec(clip: ClipRequest) -> ClipSpec:

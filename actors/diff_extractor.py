@@ -1,7 +1,8 @@
 """Which words differ between two prompts: a Ray-facing shell around a diff engine, with a deadline and a fallback.
 
-Chorus sections 3.2 and 3.3.1. Whatever goes wrong with the engine, the aligner answers and the result says why. Knows
-nothing about HTTP, tokenizers or what the words are used for.
+Chorus sections 3.2 and 3.3.1. Whatever goes wrong with the engine, the aligner answers and the result says why; an
+engine that fails again and again is not waited for at all. Knows nothing about HTTP, tokenizers or what the words are
+used for.
 """
 
 import asyncio
@@ -10,12 +11,18 @@ import dataclasses
 import enum
 import logging
 import time
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
 
+from actors.circuit_breaker import CircuitBreaker
 from reprise.chorus.prompt_diff import TokenDiff, UnknownWord, align_diff
 
 logger = logging.getLogger(__name__)
+
+MAX_FAILURES: Final = 5
+"""Faults of the engine in a row after which it is left alone."""
+PAUSE_S: Final = 10.0
+"""Time between two trials of an engine that is left alone."""
 
 
 class DiffEngineName(enum.StrEnum):
@@ -42,6 +49,8 @@ class FallbackReason(enum.StrEnum):
     """The answer names a word that is in neither prompt, or not in the one it is said to be in."""
     PROMPT_TOO_LONG = "prompt_too_long"
     """The engine does not ask about prompts of so many words."""
+    CIRCUIT_OPEN = "circuit_open"
+    """The engine failed several times in a row and is left alone for a while."""
     ENGINE_FAILED = "engine_failed"
     """An error that nobody foresaw."""
 
@@ -116,9 +125,17 @@ class AlignerEngine:
 class DiffExtractorReplica:
     """Compare prompts for the router; always answers."""
 
-    def __init__(self, config: DiffExtractorConfig, engine: DiffEngine | None = None) -> None:
+    def __init__(
+        self,
+        config: DiffExtractorConfig,
+        engine: DiffEngine | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._config = config
         self._engine = engine or _engine_of(config)
+        self._clock = clock
+        self._breaker = CircuitBreaker(max_failures=MAX_FAILURES, pause_s=PAUSE_S)
         self._fallbacks: collections.Counter[FallbackReason] = collections.Counter()
 
     @property
@@ -131,12 +148,13 @@ class DiffExtractorReplica:
         begin = time.perf_counter()
         reason = None
         try:
-            async with asyncio.timeout(self._config.deadline_s):
-                diff = await self._engine.diff(source, target)
+            diff = await self._ask(source, target)
         except Exception as error:  # the boundary: a diff is worth no failed job
             reason = _reason_of(error)
             self._fallbacks[reason] += 1
-            logger.warning("%s engine gave no diff (%s), the aligner answers: %s", self._config.engine, reason, error)
+            level = logging.DEBUG if reason is FallbackReason.CIRCUIT_OPEN else logging.WARNING
+            name = self._config.engine
+            logger.log(level, "%s engine gave no diff (%s), the aligner answers: %s", name, reason, error)
             diff = align_diff(source, target)
         return DiffResult(
             diff=diff,
@@ -144,6 +162,20 @@ class DiffExtractorReplica:
             fallback_reason=reason,
             milliseconds=1_000 * (time.perf_counter() - begin),
         )
+
+    async def _ask(self, source: str, target: str) -> TokenDiff:
+        """Ask the engine, unless it is left alone."""
+        if not self._breaker.admit(self._clock()):
+            raise DiffFault(FallbackReason.CIRCUIT_OPEN, f"{MAX_FAILURES} faults in a row")
+        try:
+            async with asyncio.timeout(self._config.deadline_s):
+                diff = await self._engine.diff(source, target)
+        except Exception as error:
+            if _reason_of(error) is not FallbackReason.PROMPT_TOO_LONG:  # then nobody was asked
+                self._breaker.fail(self._clock())
+            raise
+        self._breaker.succeed()
+        return diff
 
     async def stop(self) -> None:
         """Release the engine's connections."""

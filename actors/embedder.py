@@ -1,16 +1,19 @@
 """The prompt embedder: a Ray-facing shell around an embedding engine.
 
-Chorus section 3.1: requests are matched by the cosine of their CLIP text embeddings. The engine's tag names
-the vector space. Knows nothing about thresholds, the index or the cache.
+Chorus section 3.1: requests are matched by the cosine of their CLIP text embeddings; a sentence encoder can stand in
+for CLIP. The engine's tag names the vector space. Knows nothing about thresholds, the index or the cache.
 """
 
 import dataclasses
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cache_store.contracts import EncoderTag
+
+SENTENCE: Final = "sentence:"
+"""What the name of a model begins with that sentence-transformers loads."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,7 +21,8 @@ class EmbedderConfig:
     """Which text model embeds prompts."""
 
     model: str
-    """As open_clip names it: `ViT-L-14:openai`, `hf-hub:...` or `local-dir:...`."""
+    """`sentence:` with a folder or hub id of sentence-transformers; otherwise as open_clip names it:
+    `ViT-L-14:openai`, `hf-hub:...` or `local-dir:...`."""
     device: str = "cpu"
 
 
@@ -51,11 +55,7 @@ class EmbedderReplica:
     """Embed prompts for the router."""
 
     def __init__(self, config: EmbedderConfig, engine: EmbeddingEngine | None = None) -> None:
-        if engine is None:
-            from actors.engines.open_clip import OpenClipEmbedder
-
-            engine = OpenClipEmbedder(config.model, device=config.device)
-        self._engine = engine
+        self._engine = engine or _make_engine(config)
 
     @property
     def tag(self) -> EncoderTag:
@@ -65,3 +65,14 @@ class EmbedderReplica:
     def embed(self, prompt: str) -> Embedding:
         """Embed one prompt."""
         return Embedding(vector=self._engine.embed(prompt).tobytes(), is_whole=self._engine.fits(prompt))
+
+
+def _make_engine(config: EmbedderConfig) -> EmbeddingEngine:
+    """Import only the library that the model needs."""
+    if config.model.startswith(SENTENCE):
+        from actors.engines.sentence import SentenceEmbedder
+
+        return SentenceEmbedder(config.model.removeprefix(SENTENCE), device=config.device)
+    from actors.engines.open_clip import OpenClipEmbedder
+
+    return OpenClipEmbedder(config.model, device=config.device)

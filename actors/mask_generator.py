@@ -1,20 +1,22 @@
 """The mask generator: a Ray-facing shell around a segmentation engine.
 
 Chorus section 3.3.1: phrases of a source's prompt become pixel masks of its stored video, by key frames. It runs when
-the source is stored, not when a request waits; deadlines are the caller's. Knows nothing about latents, prompts that
-differ, or where masks are kept.
+the source is stored, not when a request waits; deadlines are the caller's. Knows nothing about latents or prompts that
+differ.
 
 Shape letters: F video frames, K key frames, P phrases, H, W pixels, C colour channels.
 """
 
 import dataclasses
 import enum
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cache_store.contracts import LatentStore
 from reprise.chorus.key_frames import fill_gaps, plan_key_frames, propagate
 from reprise.chorus.mask_codec import pack_mask
 
@@ -69,6 +71,17 @@ class PhraseMask:
     """Why there is no mask."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class MasksMade:
+    """Which phrases of a source have a mask in the store, and why the others have none."""
+
+    phrases: tuple[str, ...]
+    """With a mask, in the order they were asked for."""
+    reasons: Mapping[str, str]
+    """By phrase, of those without."""
+    milliseconds: float
+
+
 class MaskEngine(Protocol):
     """What the shell needs of an engine."""
 
@@ -121,6 +134,31 @@ class MaskGeneratorReplica:
                 )
             )
         return tuple(results)
+
+    def make(
+        self,
+        store: LatentStore,
+        *,
+        tenant: str,
+        source_id: str,
+        frames_FHWC: NDArray[np.uint8],
+        phrases: Sequence[str],
+    ) -> MasksMade:
+        """Generate the masks of a stored source and keep them beside its latents.
+
+        Raises ValueError as `generate` does, and StoreUnavailableError.
+        """
+        begin = time.perf_counter()
+        stored: list[str] = []
+        reasons: dict[str, str] = {}
+        for result in self.generate(frames_FHWC, phrases):
+            if result.packed is None:
+                reasons[result.phrase] = result.reason or ""
+            elif store.put_mask(tenant, source_id, result.phrase, result.packed):
+                stored.append(result.phrase)
+            else:
+                reasons[result.phrase] = "the store did not keep it: the source is gone, or there is no room"
+        return MasksMade(phrases=tuple(stored), reasons=reasons, milliseconds=1_000 * (time.perf_counter() - begin))
 
 
 def _load_engine(config: MaskGeneratorConfig) -> MaskEngine:

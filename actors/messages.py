@@ -4,17 +4,11 @@ The request as validated at the edge, the plan the router made for it, and what 
 """
 
 import dataclasses
-import enum
 from collections.abc import Mapping
+from typing import Any
 
-from reprise.chorus.plan import ReusePlan
-
-
-class ReuseMode(enum.StrEnum):
-    """What the caller allows: `on` may start from another request's latents, `off` never does."""
-
-    ON = "on"
-    OFF = "off"
+from reprise.chorus.plan import ReuseMode, ReusePlan
+from reprise.chorus.work import WorkDone
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,9 +28,18 @@ class ClipRequest:
     canvas_width: int
     """Width of the delivered file, pixels; the picture is scaled by a whole number and centred on it."""
     canvas_height: int
-    reuse: ReuseMode = ReuseMode.ON
+    reuse: ReuseMode = ReuseMode.CHORUS
+    tau: float | None = None
+    """Least matching score that is reused, where the caller asks for more than the model's own."""
+    source: str | None = None
+    """Video whose latents must be the source, or none."""
     remix_of: str | None = None
-    """Video whose latents must be the source; set by a remix."""
+    """Video that this is a remix of, and so its source."""
+
+    @property
+    def forced_source(self) -> str | None:
+        """Give the one video that may be the source, None where any may."""
+        return self.source if self.remix_of is None else self.remix_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,11 +67,10 @@ class ClipDone:
     plan: ReusePlan
     """As it was run: a source that had gone by then has turned the hit into a miss."""
     files: Mapping[str, bytes] = dataclasses.field(repr=False)
-    num_steps_computed: int
+    work: WorkDone
     num_tokens: int
     num_tokens_dropped: int
     fetch_s: float
-    denoise_s: float
     decode_s: float
     encode_s: float
 
@@ -80,6 +82,8 @@ class TrajectoryStored:
     steps: tuple[int, ...]
     """Steps whose entering latent was kept; empty when the store refused."""
     num_bytes: int
+    frames_FHWC: Any = dataclasses.field(repr=False)
+    """The clip, uint8 (F, H, W, 3), to make masks from; a reference to it once it has left the worker."""
 
 
 DenoiseEvent = StepDone | ClipDone | TrajectoryStored

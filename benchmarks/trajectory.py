@@ -19,17 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks.report import Report, Scalar, argument_parser, publish
-from reprise.chorus.compression import (
-    CompressionConfig,
-    TrajectoryGrid,
-    compress,
-    entry_bytes,
-    exact_bytes,
-    make_grid,
-    rebuild,
-    steps_needed,
-)
-from reprise.chorus.stages import StageBoundaries, StageMap, StageRow
+from reprise.chorus.compression import DEFAULT_DTYPE, compress, entry_bytes, exact_bytes, rebuild
+from reprise.chorus.grid import MAX_GAP_SHARE, TrajectoryGrid, steps_needed
+from reprise.chorus.stages import StageBoundaries
 from reprise.sampling import SolverState
 from reprise.tinyworld import (
     AttributeScore,
@@ -47,11 +39,21 @@ LAST_SHARE: Final = 0.8
 """Of N: the largest K2 that the grids must reach."""
 START_SHARES: Final = (0.14, 0.26, 0.46)
 """K1 as shares of N, one after the other over the pairs; between the grid points of every grid at N = 50."""
-DEFAULT: Final = CompressionConfig()
-CONFIGS: Final = (
-    *(CompressionConfig(max_gap_share=share) for share in (0.04, 0.1, 0.2, 0.4)),
-    CompressionConfig(dtype="bfloat16"),
-    CompressionConfig(dtype="float32"),
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Storage:
+    """One way to keep a run."""
+
+    dtype: str = DEFAULT_DTYPE
+    max_gap_share: float = MAX_GAP_SHARE
+
+
+DEFAULT: Final = Storage()
+STORAGES: Final = (
+    *(Storage(max_gap_share=share) for share in (0.04, 0.1, 0.2, 0.4)),
+    Storage(dtype="bfloat16"),
+    Storage(dtype="float32"),
 )
 BEST_PSNR: Final = 100.0
 """Shown for equal values too, whose ratio has no logarithm."""
@@ -74,11 +76,13 @@ def psnr(exact: NDArray[np.float32], other: NDArray[np.float32], *, peak: float)
     return BEST_PSNR if error == 0 else min(BEST_PSNR, 10 * math.log10(peak**2 / error))
 
 
-def grid_for(config: CompressionConfig, *, num_steps: int) -> TrajectoryGrid:
-    """Give the grid of a map whose only boundary is LAST_SHARE of the run."""
+def grid_for(storage: Storage, *, num_steps: int) -> TrajectoryGrid:
+    """Give even steps up to LAST_SHARE of the run; at the default gap they are those that the server stores."""
     last = int(LAST_SHARE * num_steps)
-    reach = StageMap(tau=0.0, num_steps=num_steps, rows=(StageRow(min_score=0.0, k1=last, k2=last),))
-    return make_grid(reach, config, num_steps=num_steps)
+    num_parts = math.ceil(last / max(1, math.floor(storage.max_gap_share * num_steps + 1e-9)))
+    return TrajectoryGrid(
+        num_steps=num_steps, steps=tuple(last * part // num_parts for part in range(1, num_parts + 1))
+    )
 
 
 def draw_pair(rng: np.random.Generator) -> tuple[str, SceneSpec, str]:
@@ -114,9 +118,9 @@ def measure_pair(model: WanModel, rng: np.random.Generator, *, seed: int, k1: in
     frames = finish(exact[k1])
     found = len(score_video(frames, scene).found())
     samples = []
-    for config in CONFIGS:
-        grid = grid_for(config, num_steps=num_steps)
-        points = {0: noise, **{step: compress(exact[step], config) for step in grid.steps}}
+    for storage in STORAGES:
+        grid = grid_for(storage, num_steps=num_steps)
+        points = {0: noise, **{step: compress(exact[step], dtype=storage.dtype) for step in grid.steps}}
         psnrs = []
         for step in range(1, grid.steps[-1] + 1):
             latent = exact[step].numpy()
@@ -135,16 +139,14 @@ def measure_pair(model: WanModel, rng: np.random.Generator, *, seed: int, k1: in
     return samples
 
 
-def row_of(
-    config: CompressionConfig, samples: Sequence[Sample], *, num_steps: int, num_elements: int
-) -> dict[str, Scalar]:
+def row_of(storage: Storage, samples: Sequence[Sample], *, num_steps: int, num_elements: int) -> dict[str, Scalar]:
     """Average one setting over the pairs."""
-    grid = grid_for(config, num_steps=num_steps)
-    num_bytes = entry_bytes(grid, config, num_elements=num_elements)
+    grid = grid_for(storage, num_steps=num_steps)
+    num_bytes = entry_bytes(grid, num_elements=num_elements, dtype=storage.dtype)
     losses = [sample.attributes_lost for sample in samples]
     return {
-        "dtype": config.dtype,
-        "max_gap_share": config.max_gap_share,
+        "dtype": storage.dtype,
+        "max_gap_share": storage.max_gap_share,
         "points": len(grid.steps),
         "bytes_per_entry": num_bytes,
         "bytes_share": num_bytes / exact_bytes(num_steps, num_elements=num_elements),
@@ -175,10 +177,10 @@ def main() -> None:
     width, height = preset.sizes[preset.default_size]
     noise = draw_noise(model, seed=0, width=width, height=height, num_frames=preset.default_num_frames)
     rows = [
-        row_of(config, samples, num_steps=options.steps, num_elements=noise.numel())
-        for config, samples in zip(CONFIGS, zip(*pairs, strict=True), strict=True)
+        row_of(storage, samples, num_steps=options.steps, num_elements=noise.numel())
+        for storage, samples in zip(STORAGES, zip(*pairs, strict=True), strict=True)
     ]
-    chosen = rows[CONFIGS.index(DEFAULT)]
+    chosen = rows[STORAGES.index(DEFAULT)]
     names = ("bytes_share", "score_loss", "score_loss_error", "latent_psnr_mean", "video_psnr")
     publish(
         Report(

@@ -61,7 +61,10 @@ class LatentRecord:
 
 
 class LatentStore(Protocol):
-    """Latents by tenant, source and step; what is put is not changed, only deleted or left to expire."""
+    """Latents by tenant, source and step; what is put is not changed, only deleted or left to expire.
+
+    With a source go the masks of what its prompt names, made later than its latents and gone with them.
+    """
 
     def put(self, key: LatentKey, record: LatentRecord) -> bool:
         """Store the record; `False` when it is too large or the store is full: then nothing was kept."""
@@ -69,11 +72,17 @@ class LatentStore(Protocol):
     def get(self, key: LatentKey) -> LatentRecord | None:
         """Return the record; `None` when it is missing, expired or does not match its checksum."""
 
+    def put_mask(self, tenant: str, source_id: str, phrase: str, data: bytes) -> bool:
+        """Store a phrase's mask; `False` when nothing was kept: as for `put`, or since the source has no latents."""
+
+    def mask(self, tenant: str, source_id: str, phrase: str) -> bytes | None:
+        """Return the mask; `None` when it is missing, expired or does not match its checksum."""
+
     def sizes(self, tenant: str, source_id: str) -> dict[int, int]:
-        """Return the stored bytes of each step of a source."""
+        """Return the stored bytes of each step of a source; masks are in no step's."""
 
     def delete(self, tenant: str, source_id: str) -> None:
-        """Remove every step of a source."""
+        """Remove every step and mask of a source."""
 
     def delete_tenant(self, tenant: str) -> None:
         """Remove every source of a tenant."""

@@ -3,7 +3,10 @@
     caller -> Api -> (Redis: jobs) -> Router -> Embedder
                                              -> Retrieval -> (Redis: entries)
                                              -> Denoiser  -> (Redis: latents)
+                                             -> MaskGenerator -> (Redis: masks, beside the latents)
+                                             -> DiffExtractor -> a language model's endpoint
 
+MaskGenerator is there unless masks or reuse are off, DiffExtractor only where a language model compares prompts.
 `serve run deployments.app:build_app` starts it with defaults; a Serve config file gives `args`.
 """
 
@@ -11,11 +14,14 @@ from ray import serve
 from ray.serve import Application
 
 from actors.denoiser import DenoiserConfig
+from actors.diff_extractor import DiffEngineName
 from cache_store.embedded import EmbeddedConfig
 from deployments.config import AppConfig
 from deployments.replicas.api import ApiDeployment
 from deployments.replicas.denoiser import DenoiserDeployment
+from deployments.replicas.diff_extractor import DiffExtractorDeployment
 from deployments.replicas.embedder import EmbedderDeployment
+from deployments.replicas.mask_generator import MaskGeneratorDeployment
 from deployments.replicas.retrieval import RetrievalDeployment
 from deployments.replicas.router import RouterDeployment
 from deployments.replicas.store import Store as StoreOrUrl
@@ -26,10 +32,14 @@ DRAIN_S = 600
 
 Store = serve.deployment(StoreDeployment, name="Store", ray_actor_options={"num_cpus": 0.1})
 Embedder = serve.deployment(
-    EmbedderDeployment, name="Embedder", ray_actor_options={"num_cpus": 0.2}, max_ongoing_requests=64
+    EmbedderDeployment, name="Embedder", ray_actor_options={"num_cpus": 0.1}, max_ongoing_requests=64
 )
 Retrieval = serve.deployment(
-    RetrievalDeployment, name="Retrieval", ray_actor_options={"num_cpus": 0.2}, max_ongoing_requests=64
+    RetrievalDeployment, name="Retrieval", ray_actor_options={"num_cpus": 0.1}, max_ongoing_requests=64
+)
+MaskGenerator = serve.deployment(MaskGeneratorDeployment, name="MaskGenerator", max_ongoing_requests=1)
+DiffExtractor = serve.deployment(
+    DiffExtractorDeployment, name="DiffExtractor", ray_actor_options={"num_cpus": 0.1}, max_ongoing_requests=64
 )
 Denoiser = serve.deployment(
     DenoiserDeployment, name="Denoiser", max_ongoing_requests=1, graceful_shutdown_timeout_s=DRAIN_S
@@ -59,10 +69,24 @@ def build_app(config: AppConfig) -> Application:
         num_replicas=worker.num_replicas,
         ray_actor_options={"num_cpus": worker.num_cpus, "num_gpus": worker.num_gpus},
     ).bind(
-        DenoiserConfig(preset=config.model_preset(), device=worker.device, num_threads=worker.num_threads),
+        DenoiserConfig(
+            preset=config.model_preset(),
+            device=worker.device,
+            num_threads=worker.num_threads,
+            teacache=config.teacache(),
+        ),
         config,
         store,
     )
-    router = Router.bind(config, store, embedder, retrieval, denoiser)
+    generator, extractor = config.mask_generator_config(), config.diff.extractor_config()
+    masks = diff = None
+    if config.reuse and generator is not None:
+        masks = MaskGenerator.options(
+            num_replicas=config.masks.num_replicas,
+            ray_actor_options={"num_cpus": config.masks.num_cpus, "num_gpus": config.masks.num_gpus},
+        ).bind(generator, config, store)
+    if config.reuse and extractor.engine is not DiffEngineName.ALIGNER:
+        diff = DiffExtractor.bind(extractor)
+    router = Router.bind(config, store, embedder, retrieval, denoiser, masks, diff)
     api = Api.options(num_replicas=config.api.num_replicas)
     return api.bind(config.api_settings(), config, store, router, retrieval)

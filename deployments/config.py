@@ -7,26 +7,44 @@ this package knows YAML or pydantic.
 import dataclasses
 import pathlib
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from actors.diff_extractor import DiffEngineName, DiffExtractorConfig
 from actors.embedder import EmbedderConfig
+from actors.mask_generator import MaskEngineName, MaskGeneratorConfig
 from actors.retrieval import RetrievalConfig
 from cache_store.contracts import EncoderTag
 from cache_store.partition import PartitionKey
 from deployments.api.jobs import JobStoreConfig
 from deployments.api.limits import ApiLimits
 from deployments.api.services import ApiSettings
+from reprise.teacache import TeaCacheConfig
 from reprise.wan import presets
 from reprise.wan.presets import ModelPreset
 
-PRESETS: Final[dict[str, tuple[Callable[[], ModelPreset], str]]] = {
-    "tiny": (presets.tiny, f"local-dir:{presets.WEIGHTS / 'tiny_clip'}"),
-    "wan2.1-t2v-1.3b": (presets.wan21_t2v_1_3b, "ViT-L-14:openai"),
-    "wan2.1-t2v-14b": (presets.wan21_t2v_14b, "ViT-L-14:openai"),
+
+class PresetParts(NamedTuple):
+    """A video model and the smaller ones that go with it."""
+
+    model: Callable[[], ModelPreset]
+    embedder: str
+    """The open_clip model that the thresholds were made with."""
+    segmenter: str | None
+    """Folder of a PhraseSegmenter that knows what the model shows; None leaves masks off."""
+
+
+PRESETS: Final[dict[str, PresetParts]] = {
+    "tiny": PresetParts(
+        presets.tiny, f"local-dir:{presets.WEIGHTS / 'tiny_clip'}", str(presets.WEIGHTS / "tiny_segmenter")
+    ),
+    "tiny-4step": PresetParts(
+        presets.tiny_4step, f"local-dir:{presets.WEIGHTS / 'tiny_clip'}", str(presets.WEIGHTS / "tiny_segmenter")
+    ),
+    "wan2.1-t2v-1.3b": PresetParts(presets.wan21_t2v_1_3b, "ViT-L-14:openai", None),
+    "wan2.1-t2v-14b": PresetParts(presets.wan21_t2v_14b, "ViT-L-14:openai", None),
 }
-"""Name -> video model, and the open_clip model that its thresholds were made with."""
 
 
 class Section(BaseModel):
@@ -64,6 +82,48 @@ class DenoiserSection(Section):
     device: str = "cpu"
     num_threads: int = Field(1, ge=1)
     """Threads of one replica's CPU kernels."""
+    teacache: bool = False
+    """Leave the model's blocks out at steps that hardly change, by the preset's TeaCache setting."""
+
+
+class MaskSection(Section):
+    """Which models find a source's objects in its video; off, a hit reuses no part of a step."""
+
+    engine: Literal["off", "tiny_segmenter", "grounded_sam"] | None = None
+    """By default `tiny_segmenter` where the preset brings one, else `off`."""
+    segmenter: str | None = None
+    """Folder of a PhraseSegmenter, by default the preset's; for `grounded_sam` a SAM 2 checkpoint, folder or hub id."""
+    detector: str | None = None
+    """A Grounding DINO checkpoint, folder or hub id; for `grounded_sam`."""
+    device: str = "cpu"
+    num_cpus: float = Field(0.1, ge=0)
+    num_gpus: float = Field(0.0, ge=0)
+    num_replicas: int = Field(1, ge=1)
+    timeout_s: float = Field(60.0, gt=0)
+    """For the masks of one source; no request waits for them."""
+
+
+class DiffSection(Section):
+    """What compares the prompts of source and target."""
+
+    engine: DiffEngineName = DiffEngineName.ALIGNER
+    base_url: str = ""
+    """Of the `llm` engine: an OpenAI-compatible endpoint such as vLLM's, up to `/v1`."""
+    model: str = ""
+    """Of the `llm` engine: the name under which the endpoint serves it."""
+    deadline_s: float = Field(1.0, gt=0)
+    """After it the aligner answers."""
+
+    @model_validator(mode="after")
+    def _check_endpoint(self) -> Self:
+        self.extractor_config()
+        return self
+
+    def extractor_config(self) -> DiffExtractorConfig:
+        """Give the extractor's settings."""
+        return DiffExtractorConfig(
+            engine=self.engine, base_url=self.base_url, model=self.model, deadline_s=self.deadline_s
+        )
 
 
 class RouterSection(Section):
@@ -100,6 +160,8 @@ class AppConfig(Section):
     store: StoreSection = StoreSection()
     embedder: EmbedderSection = EmbedderSection()
     denoiser: DenoiserSection = DenoiserSection()
+    masks: MaskSection = MaskSection()
+    diff: DiffSection = DiffSection()
     router: RouterSection = RouterSection()
     api: ApiSection = ApiSection()
 
@@ -109,6 +171,17 @@ class AppConfig(Section):
         if name not in PRESETS:
             raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {name!r}")
         return name
+
+    @model_validator(mode="after")
+    def _check_masks(self) -> Self:
+        self.mask_generator_config()
+        return self
+
+    @model_validator(mode="after")
+    def _check_teacache(self) -> Self:
+        if self.denoiser.teacache and self.model_preset().teacache is None:
+            raise ValueError(f"denoiser.teacache: preset {self.preset} has no setting for it")
+        return self
 
     def data_path(self) -> pathlib.Path:
         """Give the data folder as an absolute path, the same for every process."""
@@ -120,12 +193,34 @@ class AppConfig(Section):
 
     def model_preset(self) -> ModelPreset:
         """Give the preset, with the caller's checkpoint in place of its own if there is one."""
-        preset = PRESETS[self.preset][0]()
+        preset = PRESETS[self.preset].model()
         return preset if self.model_path is None else dataclasses.replace(preset, path=self.model_path)
+
+    def teacache(self) -> TeaCacheConfig | None:
+        """Give the setting with which steps are skipped; None computes every step."""
+        return self.model_preset().teacache if self.denoiser.teacache else None
 
     def embedder_config(self) -> EmbedderConfig:
         """Give the embedder's settings."""
-        return EmbedderConfig(model=self.embedder.model or PRESETS[self.preset][1], device=self.embedder.device)
+        return EmbedderConfig(model=self.embedder.model or PRESETS[self.preset].embedder, device=self.embedder.device)
+
+    def mask_generator_config(self) -> MaskGeneratorConfig | None:
+        """Give the mask generator's settings; None when there are no masks."""
+        masks, bundled = self.masks, PRESETS[self.preset].segmenter
+        engine = masks.engine or ("off" if bundled is None else "tiny_segmenter")
+        segmenter = masks.segmenter or (bundled if engine == "tiny_segmenter" else None)
+        given = {"masks.segmenter": segmenter, "masks.detector": masks.detector}
+        needed = {"off": (), "tiny_segmenter": ("masks.segmenter",), "grounded_sam": tuple(given)}[engine]
+        for field, value in given.items():
+            if (value is not None) != (field in needed):
+                verb = "needs" if field in needed else "takes no"
+                raise ValueError(f"masks.engine={engine} {verb} {field}, got {field}={value!r}")
+        if engine == "off":
+            return None
+        assert segmenter is not None
+        return MaskGeneratorConfig(
+            engine=MaskEngineName(engine), segmenter=segmenter, detector=masks.detector, device=masks.device
+        )
 
     def retrieval_config(self) -> RetrievalConfig:
         """Give the cache's bounds."""
@@ -160,6 +255,7 @@ class AppConfig(Section):
                 default_guidance_scale=preset.guidance_scale,
                 min_guidance_scale=1.0,
                 max_guidance_scale=20.0,
+                min_tau=preset.tau,
                 max_prompt_characters=4000,
                 max_sequence_length=preset.max_sequence_length,
             )

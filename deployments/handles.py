@@ -3,20 +3,31 @@
 Turns what Ray raises into the two errors that a job knows: its worker was lost, or the work itself failed.
 """
 
+import asyncio
+import logging
+import time
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import Any, Final
 
 from ray.exceptions import RayActorError, RayError, RayTaskError
-from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
 from ray.serve.handle import DeploymentHandle
 
+from actors.diff_extractor import DiffEngineName, DiffResult, FallbackReason
 from actors.embedder import Embedding
+from actors.mask_generator import MasksMade
 from actors.messages import DenoiseEvent, DenoiseRequest
 from actors.retrieval import Admission
 from cache_store.partition import PartitionKey
 from deployments.api.facts import FailureCode
-from deployments.clip_job import WorkerLost, WorkFailed
+from deployments.parts import WorkerLost, WorkFailed
 from reprise.chorus.plan import Candidate
+from reprise.chorus.prompt_diff import align_diff
+
+logger = logging.getLogger(__name__)
+
+HOP_S: Final = 0.1
+"""What a call of a deployment may take beyond the deployment's own deadline."""
 
 
 class EmbedderHandle:
@@ -81,6 +92,57 @@ class DenoiserHandle:
             raise WorkerLost(str(error)) from error
         finally:
             events.cancel()
+
+
+class MaskGeneratorHandle:
+    """The mask generator deployment."""
+
+    def __init__(self, handle: DeploymentHandle, *, timeout_s: float) -> None:
+        self._handle = handle
+        self._timeout_s = timeout_s
+
+    async def make(self, tenant: str, source_id: str, frames: object, phrases: tuple[str, ...]) -> MasksMade:
+        """Make and store the masks of a source; raises TimeoutError, and whatever the deployment raised.
+
+        `frames` are a uint8 array (F, H, W, 3) or a reference to one, which the replica's machine then reads itself.
+        """
+        response = self._handle.make.remote(tenant, source_id, frames, phrases)
+        try:
+            made: MasksMade = await asyncio.wait_for(response, self._timeout_s)
+        finally:
+            response.cancel()  # nothing happens to one that has come
+        return made
+
+
+class DiffExtractorHandle:
+    """The diff extractor deployment; where it does not answer, the aligner does here."""
+
+    def __init__(self, handle: DeploymentHandle, *, deadline_s: float) -> None:
+        self._handle = handle
+        self._timeout_s = deadline_s + HOP_S
+
+    async def extract(self, source: str, target: str) -> DiffResult:
+        """Compare the prompt of a stored source with a new one; always answers."""
+        begin = time.perf_counter()
+        response = self._handle.extract.remote(source, target)
+        try:
+            found: DiffResult = await asyncio.wait_for(response, self._timeout_s)
+        except TimeoutError:
+            reason = FallbackReason.DEADLINE
+        except (RayError, RayServeException) as error:
+            logger.warning("the diff extractor gave no answer, the aligner does: %s", error)
+            reason = FallbackReason.UNREACHABLE
+        else:
+            return found
+        finally:
+            response.cancel()  # nothing happens to one that has come
+        diff = await asyncio.to_thread(align_diff, source, target)  # long prompts take tens of milliseconds
+        return DiffResult(
+            diff=diff,
+            engine=DiffEngineName.ALIGNER,
+            fallback_reason=reason,
+            milliseconds=1_000 * (time.perf_counter() - begin),
+        )
 
 
 def failure_of(cause: Any) -> WorkFailed:

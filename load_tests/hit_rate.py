@@ -64,6 +64,20 @@ def _median(values: Iterable[float]) -> float | None:
     return statistics.median(known) if known else None
 
 
+def hits_in_order(rows: Iterable[JobRow]) -> list[bool | None]:
+    """Tell of every request of a trace whether it was a hit; None where it did not complete."""
+    found = {row.index: row.hit if row.outcome is Outcome.COMPLETED else None for row in rows}
+    return [found.get(index) for index in range(max(found, default=-1) + 1)]
+
+
+def share_of_hits(hits: Sequence[bool | None], *, first: int, last: int) -> float | None:
+    """Give the hit rate of requests `first` to `last`, counted from 1, both included; None when none completed."""
+    if not 1 <= first <= last <= len(hits):
+        raise ValueError(f"expected 1 <= first <= last <= {len(hits)} requests, got first={first}, last={last}")
+    known = [hit for hit in hits[first - 1 : last] if hit is not None]
+    return sum(known) / len(known) if known else None
+
+
 def write_csv(windows: Iterable[Window], file: TextIO) -> None:
     """Write the table with a header; what is not known is empty."""
     writer = csv.writer(file, lineterminator="\n")

@@ -67,6 +67,15 @@ class SessionMix:
             raise ValueError(f"expected at least one session and topic, got {self.num_open} and {self.num_topics}")
 
 
+def theme_mix() -> SessionMix:
+    """Give one theme, the whole tiny world, by people who do not know each other: no prompt follows from another."""
+    return SessionMix(first=1.0, reroll=0.0, topic=0.0, num_topics=2000, topic_decay=0.0)
+
+
+MIXES: Final = {"tiny": SessionMix, "tiny-theme": theme_mix}
+"""Traces that are drawn, by name."""
+
+
 class _Wording:
     """Stands in for a generator in `write_prompt`: the same seed words every scene alike.
 
@@ -126,8 +135,8 @@ def tiny_trace(seed: int, mix: SessionMix | None = None) -> Iterator[TraceItem]:
 
 def open_trace(name: str, *, seed: int, num_requests: int) -> Iterator[TraceItem]:
     """Give the trace of that name, cut after `num_requests` unless that is 0; refuse one that is too short."""
-    if name == "tiny":
-        return islice(tiny_trace(seed), num_requests or None)
+    if name in MIXES:
+        return islice(tiny_trace(seed, MIXES[name]()), num_requests or None)
     items = file_trace(pathlib.Path(name))
     if num_requests > len(items):
         raise ValueError(f"{name} has {len(items)} prompts, {num_requests} requests were asked for: ask for fewer")

@@ -163,18 +163,22 @@ def run_steps(
     state: SolverState,
     predict: Callable[[Tensor, Tensor], Tensor],
     *,
+    end: int | None = None,
+    correct: Callable[[SolverState], SolverState] = lambda state: state,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[SolverState]:
-    """Yield the state after each step that is left, from `state.step` to N; stop between steps when asked to.
+    """Yield the state after each step from `state.step` to `end`, by default N; stop between steps when asked to.
 
-    `predict(latent_BCTHW, timestep)` gives the velocity; it runs once a step.
+    `predict(latent_BCTHW, timestep)` gives the velocity; it runs once a step. `correct` may exchange the state after
+    a step, for the caller and for the steps that follow.
     """
     num_steps = len(solver.timesteps)
-    if not 0 <= state.step <= num_steps:
-        raise ValueError(f"cannot go on from step {state.step} of a run of {num_steps} steps")
-    while state.step < num_steps:
+    end = num_steps if end is None else end
+    if not 0 <= state.step <= end <= num_steps:
+        raise ValueError(f"cannot go on from step {state.step} to {end} in a run of {num_steps} steps")
+    while state.step < end:
         if should_stop():
             raise Cancelled(f"stopped before step {state.step} of {num_steps}")
         velocity_BCTHW = predict(state.latent_BCTHW, solver.timesteps[state.step])
-        state = solver.step(state, velocity_BCTHW)
+        state = correct(solver.step(state, velocity_BCTHW))
         yield state

@@ -90,9 +90,9 @@ class Recipe:
         """Give the error of the student's one step against the teacher's several, in velocity."""
         generator, rng = generator_for(SEED, index), np.random.default_rng((SEED, index))
         rows = torch.randint(len(self.data.scenes), (BATCH,), generator=generator)
-        on_path = torch.arange(BATCH) < BATCH // 2
         scenes = [self.data.scenes[row] for row in rows.tolist()]
-        for sample in range(BATCH // 2):  # a path from noise needs no clip, so its prompt may be any training prompt
+        half = BATCH // 2
+        for sample in range(half):  # a path from noise needs no clip, so its prompt may be any training prompt
             scenes[sample] = sample_scene(rng)
             while is_held_out(scenes[sample]):
                 scenes[sample] = sample_scene(rng)
@@ -105,8 +105,8 @@ class Recipe:
         start, end = levels[segment], levels[segment + 1]
         wide = start[:, None, None, None, None]
         noised = (1 - wide) * clean + wide * noise
-        path = self.student_path(noise, text, torch.where(on_path, segment, 0))
-        latent = torch.where(on_path[:, None, None, None, None], path, noised)
+        path = self.student_path(noise[:half], text[:half], segment[:half])
+        latent = torch.cat([path, noised[half:]])
         target = self.teacher_target(latent, start, end, text, empty)
         return nn.functional.mse_loss(self.velocity(self.forward_student, latent, start, text), target)
 

@@ -22,8 +22,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from reprise.intra import TeaCacheConfig, TeaCacheRun, plan_computed, projection_distances
 from reprise.sampling import SolverState, run_steps
+from reprise.teacache import TeaCacheConfig, plan_computed
 from reprise.tinyworld import SceneSpec, is_held_out, sample_scene, score_video, write_prompt
 from reprise.wan.model import (
     WanModel,
@@ -35,6 +35,7 @@ from reprise.wan.model import (
     solver_for,
 )
 from reprise.wan.presets import WEIGHTS, tiny
+from reprise.wan.teacache import TeaCacheRun, projection_distances
 
 SEED, DEGREE, LOSS_BOUND, NUM_ATTRIBUTES = 61, 4, 0.005, 7
 LEAST_PSNR: Final = 30.0

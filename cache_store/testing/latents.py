@@ -24,6 +24,14 @@ class LatentStoreConformance(ABC):
     def raw(self, _store: LatentStore, key: LatentKey) -> bytes:
         """Return the raw bytes under a key."""
 
+    @abstractmethod
+    def overwrite_mask(self, _store: LatentStore, key: LatentKey, phrase: str, blob: bytes) -> None:
+        """Put raw bytes in place of a mask of the key's source behind the store's back."""
+
+    @abstractmethod
+    def raw_mask(self, _store: LatentStore, key: LatentKey, phrase: str) -> bytes:
+        """Return the raw bytes of a mask of the key's source."""
+
     @pytest.fixture
     def store(self) -> LatentStore:
         """Make one store per test."""
@@ -109,3 +117,69 @@ class LatentStoreConformance(ABC):
         """Before it is stored."""
         with pytest.raises(ValueError, match="expected"):
             store.put(key, record)
+
+    def test_a_mask_is_kept_beside_the_latents(self, store: LatentStore, key: LatentKey) -> None:
+        """It is no step of the source, and each phrase has its own."""
+        store.put(key, self.record)
+        sizes = store.sizes(key.tenant, key.source_id)
+        for phrase, data in (("red star", b"one"), ("5", b"two"), ("red: \u00e9toile\n", b""), ("red star", b"three")):
+            assert store.put_mask(key.tenant, key.source_id, phrase, data)
+            assert store.mask(key.tenant, key.source_id, phrase) == data
+        assert store.mask(key.tenant, key.source_id, "star") is None
+        assert store.sizes(key.tenant, key.source_id) == sizes
+        assert store.get(key) == self.record
+
+    def test_a_source_that_is_gone_takes_no_mask(self, store: LatentStore, key: LatentKey) -> None:
+        """Masks are made later than latents: a purge in between is not undone."""
+        assert not store.put_mask(key.tenant, key.source_id, "star", b"mask")
+        store.put(key, self.record)
+        store.put_mask(key.tenant, key.source_id, "star", b"mask")
+        store.delete(key.tenant, key.source_id)
+        assert store.mask(key.tenant, key.source_id, "star") is None
+        assert not store.put_mask(key.tenant, key.source_id, "star", b"mask")
+        store.put(key, self.record)
+        assert store.mask(key.tenant, key.source_id, "star") is None
+
+    def test_masks_go_with_their_tenant(self, store: LatentStore, key: LatentKey) -> None:
+        """Others keep theirs."""
+        other = dataclasses.replace(key, tenant=f"{key.tenant}:x")
+        for each in (key, other):
+            store.put(each, self.record)
+            store.put_mask(each.tenant, each.source_id, "star", b"mask")
+        store.delete_tenant(key.tenant)
+        assert store.mask(key.tenant, key.source_id, "star") is None
+        assert store.mask(other.tenant, other.source_id, "star") == b"mask"
+
+    @pytest.mark.parametrize("place", [0, 6, 19, -1])
+    def test_a_changed_byte_of_a_mask_reads_as_missing(self, store: LatentStore, key: LatentKey, place: int) -> None:
+        """In the magic, the checksum or the payload."""
+        store.put(key, self.record)
+        store.put_mask(key.tenant, key.source_id, "star", b"mask")
+        blob = bytearray(self.raw_mask(store, key, "star"))
+        blob[place] ^= 1
+        self.overwrite_mask(store, key, "star", bytes(blob))
+        assert store.mask(key.tenant, key.source_id, "star") is None
+
+    @pytest.mark.parametrize("blob", [b"", b"RPK1", bytes(1000)])
+    def test_garbage_is_no_mask(self, store: LatentStore, key: LatentKey, blob: bytes) -> None:
+        """Whatever lies there."""
+        store.put(key, self.record)
+        store.put_mask(key.tenant, key.source_id, "star", b"mask")
+        self.overwrite_mask(store, key, "star", blob)
+        assert store.mask(key.tenant, key.source_id, "star") is None
+
+    def test_a_mask_moved_to_another_phrase_or_source_reads_as_missing(
+        self, store: LatentStore, key: LatentKey
+    ) -> None:
+        """A mask answers to its own key only."""
+        other = dataclasses.replace(key, source_id="video_2")
+        for each in (key, other):
+            store.put(each, self.record)
+            for phrase in ("star", "box"):
+                store.put_mask(each.tenant, each.source_id, phrase, b"mask")
+        blob = self.raw_mask(store, key, "star")
+        self.overwrite_mask(store, key, "box", blob)
+        self.overwrite_mask(store, other, "star", blob)
+        assert store.mask(key.tenant, key.source_id, "box") is None
+        assert store.mask(other.tenant, other.source_id, "star") is None
+        assert store.mask(key.tenant, key.source_id, "star") == b"mask"

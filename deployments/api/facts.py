@@ -9,7 +9,8 @@ import enum
 import json
 from collections.abc import Mapping
 
-from actors.messages import ClipRequest, ReuseMode
+from actors.messages import ClipRequest
+from reprise.chorus.plan import ReuseMode
 
 
 class FailureCode(enum.StrEnum):
@@ -69,8 +70,16 @@ class StageSeconds:
 
     embed: float | None = None
     lookup: float | None = None
+    diff: float | None = None
+    """Asking the diff engine, where one other than the aligner is configured."""
     fetch: float | None = None
     """Reading the source's latent from the store."""
+    prompt: float | None = None
+    """Encoding the prompt and preparing the run; part of `denoise`."""
+    region: float | None = None
+    """Steps k1 to k2; part of `denoise`."""
+    dense: float | None = None
+    """The steps after them; part of `denoise`."""
     denoise: float | None = None
     decode: float | None = None
     encode: float | None = None
@@ -97,6 +106,21 @@ class ReuseFacts:
     """What the words that differ from the source's change, strictest first; on a miss, from the best candidate's."""
     is_lowered: bool | None = None
     """Whether those words allowed fewer steps than the matching score."""
+    words_added: tuple[str, ...] = ()
+    """Of the prompt, and not of the source's, on a hit."""
+    words_removed: tuple[str, ...] = ()
+    region_phrase: str | None = None
+    """The object of the source inside which steps k1 to k2 worked."""
+    region_reason: str | None = None
+    """Why a hit has k2 equal to k1, where words differ."""
+    edit_share: float | None = None
+    """Share of the picture, as the model sees it, that was denoised in those steps."""
+    see_share: float | None = None
+    """And of what took part in the computation."""
+    steps_cached: int | None = None
+    """Of the computed steps, those at which TeaCache left the model's blocks out."""
+    token_share: float | None = None
+    """Tokens that went through the model's blocks, as a share of those of a run in full."""
     seconds: StageSeconds = StageSeconds()
     warnings: tuple[PromptWarning, ...] = ()
 
@@ -110,7 +134,8 @@ def facts_from_json(text: str) -> ReuseFacts:
     fields = json.loads(text)
     fields["effective"] = EffectiveParameters(**fields["effective"])
     fields["seconds"] = StageSeconds(**fields["seconds"])
-    fields["change_kinds"] = tuple(fields["change_kinds"])
+    for name in ("change_kinds", "words_added", "words_removed"):
+        fields[name] = tuple(fields[name])
     fields["warnings"] = tuple(PromptWarning(**warning) for warning in fields["warnings"])
     return ReuseFacts(**fields)
 

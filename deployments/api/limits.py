@@ -36,6 +36,8 @@ class ApiLimits:
     default_guidance_scale: float
     min_guidance_scale: float
     max_guidance_scale: float
+    min_tau: float
+    """Least matching score that the model's stage map reuses at; a request may ask for more."""
     max_prompt_characters: int
     max_sequence_length: int
     """Tokens that the text encoder reads; only echoed, since a longer prompt is cut with a warning."""

@@ -9,12 +9,13 @@ import secrets
 import unicodedata
 from typing import Annotated, Final, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError
 from pydantic_core import PydanticCustomError
 
-from actors.messages import ClipRequest, ReuseMode
+from actors.messages import ClipRequest
 from deployments.api.errors import InvalidRequest
 from deployments.api.limits import MAX_SEED, ApiLimits, canvas_of, within
+from reprise.chorus.plan import ReuseMode
 
 _BLANK_LETTERS: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 """Characters that show nothing although Unicode counts them as letters, marks or symbols."""
@@ -45,6 +46,22 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
+class ReuseOptions(_Body):
+    """What a request lets the server reuse."""
+
+    mode: ReuseMode = ReuseMode.CHORUS
+    tau: float | None = None
+    source: str | None = None
+
+
+_MODE, _OBJECT = "<mode>", "<object>"
+Reuse = Annotated[
+    Annotated[ReuseMode, Tag(_MODE)] | Annotated[ReuseOptions, Tag(_OBJECT)],
+    Discriminator(lambda value: _MODE if isinstance(value, str) else _OBJECT),
+]
+"""The mode alone, or an object; the tags are in the place that pydantic names of a fault, and not in the input."""
+
+
 class VideoCreate(_Body):
     """Body of `POST /v1/videos`, as JSON or multipart form."""
 
@@ -59,7 +76,7 @@ class VideoCreate(_Body):
     negative_prompt: str | None = None
     num_frames: Int64 | None = None
     fps: Int64 | None = None
-    reuse: ReuseMode | None = None
+    reuse: Reuse | None = None
 
 
 class VideoRemix(_Body):
@@ -90,9 +107,11 @@ def read_form_body(kind: type[BodyT], fields: dict[str, FormValue]) -> BodyT:
 
 def _first_fault(kind: type[_Body], error: ValidationError) -> InvalidRequest:
     fault = error.errors(include_url=False)[0]
-    param = str(fault["loc"][0]) if fault["loc"] else None
+    place = [str(part) for part in fault["loc"] if part not in (_MODE, _OBJECT)]
+    param = ".".join(place) if place else None
     if fault["type"] == "extra_forbidden":
-        message = f"unknown field {reprlib.repr(param)}; known fields: {', '.join(kind.model_fields)}"
+        known = ReuseOptions if len(place) > 1 else kind
+        message = f"unknown field {reprlib.repr(param)}; known fields: {', '.join(known.model_fields)}"
         param = param and param[:_MAX_PARAM_CHARACTERS]
     elif fault["type"] == "missing":
         message = f"{param} is required"
@@ -162,6 +181,7 @@ def to_clip_request(body: VideoCreate, limits: ApiLimits) -> ClipRequest:
     within("guidance_scale", guidance_scale, limits.min_guidance_scale, limits.max_guidance_scale)
     seed = draw_seed() if body.seed is None else body.seed
     within("seed", seed, 0, MAX_SEED)
+    reuse = _checked_reuse(body.reuse, limits)
     width, height = limits.sizes[size]
     canvas_width, canvas_height = canvas_of(size)
     return ClipRequest(
@@ -176,8 +196,21 @@ def to_clip_request(body: VideoCreate, limits: ApiLimits) -> ClipRequest:
         fps=fps,
         canvas_width=canvas_width,
         canvas_height=canvas_height,
-        reuse=body.reuse or ReuseMode.ON,
+        reuse=reuse.mode,
+        tau=reuse.tau,
+        source=reuse.source,
     )
+
+
+def _checked_reuse(given: ReuseMode | ReuseOptions | None, limits: ApiLimits) -> ReuseOptions:
+    reuse = given if isinstance(given, ReuseOptions) else ReuseOptions(mode=given or ReuseMode.CHORUS)
+    if reuse.tau is not None:
+        if reuse.mode not in (ReuseMode.CHORUS, ReuseMode.NIRVANA):
+            raise InvalidRequest(f"reuse.tau has no meaning in mode {reuse.mode}; leave it out", param="reuse.tau")
+        within("reuse.tau", reuse.tau, limits.min_tau, 1.0)
+    if reuse.source is not None and reuse.mode is ReuseMode.OFF:
+        raise InvalidRequest("reuse.source has no meaning in mode off; leave one of them out", param="reuse.source")
+    return reuse
 
 
 def _num_frames(body: VideoCreate, limits: ApiLimits, *, fps: int) -> int:

@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
-from actors.messages import ClipRequest, ReuseMode
+from actors.messages import ClipRequest
 from deployments.api.artifacts import VIDEO_ID, Variant
 from deployments.api.body import read_body
 from deployments.api.content import send_file
@@ -25,6 +25,7 @@ from deployments.api.resources import VideoDeleted, VideoList, VideoObject, body
 from deployments.api.schema import VideoCreate, VideoRemix, draw_seed, read_prompt, to_clip_request
 from deployments.api.services import ApiServices, services_of, tenant_of
 from deployments.api.video_job import Idempotency, VideoJob, VideoStatus
+from reprise.chorus.plan import ReuseMode
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,8 @@ async def create_video(
     settings = services.settings
     body = await read_body(VideoCreate, request, max_bytes=settings.max_body_bytes)
     clip = to_clip_request(body, settings.limits)
+    if clip.source is not None:
+        await _check_source(services, tenant, clip.source)
     print_of_body = _fingerprint({"path": "create", **body.model_dump(mode="json")})
     job = await _submit(services, tenant, clip, idempotency_key, print_of_body)
     return _show(services, job, response)
@@ -139,7 +142,15 @@ async def remix_video(
             code="model_mismatch",
         )
     # With the source's own seed an unchanged prompt would give its own video again.
-    clip = dataclasses.replace(source.request, prompt=prompt, seed=draw_seed(), reuse=ReuseMode.ON, remix_of=video_id)
+    clip = dataclasses.replace(
+        source.request,
+        prompt=prompt,
+        seed=draw_seed(),
+        reuse=ReuseMode.CHORUS,
+        tau=None,
+        source=None,
+        remix_of=video_id,
+    )
     print_of_body = _fingerprint({"path": f"remix {video_id}", **body.model_dump(mode="json")})
     job = await _submit(services, tenant, clip, idempotency_key, print_of_body)
     return _show(services, job, response)
@@ -168,6 +179,15 @@ async def _find(services: ApiServices, tenant: str, video_id: str) -> VideoJob:
     if job is None:
         raise _unknown(video_id)
     return job
+
+
+async def _check_source(services: ApiServices, tenant: str, video_id: str) -> None:
+    job = await services.jobs.get(tenant, video_id) if VIDEO_ID.fullmatch(video_id) else None
+    if job is None or job.status is not VideoStatus.COMPLETED:
+        state = "no such video" if job is None else job.status
+        raise InvalidRequest(
+            f"reuse.source must be a completed video, got {reprlib.repr(video_id)}: {state}", param="reuse.source"
+        )
 
 
 def _unknown(video_id: str) -> NotFound:

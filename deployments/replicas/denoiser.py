@@ -2,10 +2,13 @@
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncGenerator
 
+import ray
+
 from actors.denoiser import DenoiserConfig, DenoiserReplica
-from actors.messages import DenoiseEvent, DenoiseRequest
+from actors.messages import DenoiseEvent, DenoiseRequest, TrajectoryStored
 from cache_store.connection import connect
 from cache_store.latents.redis import RedisLatentStore
 from cache_store.partition import PartitionKey
@@ -20,6 +23,7 @@ class DenoiserDeployment:
         url = await store_url(store)
         client = connect(url, timeout_s=app.router.fetch_timeout_s)
         self._replica = DenoiserReplica(config, RedisLatentStore(client, ttl_s=app.store.entry_ttl_s))
+        self._has_masks = app.reuse and app.mask_generator_config() is not None
         await asyncio.to_thread(self._replica.start)
 
     async def generate(self, request: DenoiseRequest) -> AsyncGenerator[DenoiseEvent, None]:
@@ -27,7 +31,13 @@ class DenoiserDeployment:
         # Closed here rather than by the garbage collector: the work must stop as soon as the caller goes.
         async with contextlib.aclosing(self._replica.generate(request)) as events:
             async for event in events:
-                yield event
+                yield self._with_reference(event)
+
+    def _with_reference(self, event: DenoiseEvent) -> DenoiseEvent:
+        """Leave a clip's frames in this node's object store, from where the mask generator takes them."""
+        if not isinstance(event, TrajectoryStored):
+            return event
+        return dataclasses.replace(event, frames_FHWC=ray.put(event.frames_FHWC) if self._has_masks else None)
 
     def partition(self) -> PartitionKey:
         """Give the loaded model's part of the reuse key."""

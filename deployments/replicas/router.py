@@ -6,9 +6,16 @@ from cache_store.contracts import EncoderTag
 from cache_store.partition import PartitionKey
 from deployments.api.artifacts import ArtifactStore
 from deployments.api.jobs import JobStore
-from deployments.clip_job import ClipJobConfig, ClipJobRunner
+from deployments.clip_job import ClipJobRunner
 from deployments.config import AppConfig
-from deployments.handles import DenoiserHandle, EmbedderHandle, RetrievalHandle
+from deployments.handles import (
+    DenoiserHandle,
+    DiffExtractorHandle,
+    EmbedderHandle,
+    MaskGeneratorHandle,
+    RetrievalHandle,
+)
+from deployments.planning import PlanningConfig
 from deployments.replicas.store import Store, store_url
 from deployments.router import Router, RouterConfig
 
@@ -23,12 +30,14 @@ class RouterDeployment:
         embedder: DeploymentHandle,
         retrieval: DeploymentHandle,
         denoiser: DeploymentHandle,
+        masks: DeploymentHandle | None,
+        diff: DeploymentHandle | None,
     ) -> None:
         encoder: EncoderTag = await embedder.tag.remote()
         partition: PartitionKey = await denoiser.partition.remote()
         jobs = JobStore.connect(await store_url(store), config.job_store_config())
         runner = ClipJobRunner(
-            ClipJobConfig(
+            PlanningConfig(
                 partition=config.complete_partition(partition, encoder),
                 stage_map=config.model_preset().stage_map,
                 embed_timeout_s=config.router.embed_timeout_s,
@@ -40,6 +49,8 @@ class RouterDeployment:
             embedder=EmbedderHandle(embedder),
             retrieval=RetrievalHandle(retrieval),
             denoiser=DenoiserHandle(denoiser),
+            masks=None if masks is None else MaskGeneratorHandle(masks, timeout_s=config.masks.timeout_s),
+            diff=None if diff is None else DiffExtractorHandle(diff, deadline_s=config.diff.deadline_s),
         )
         self._router = Router(RouterConfig(num_slots=config.denoiser.num_replicas), jobs=jobs, runner=runner)
         await self._router.start()

@@ -1,19 +1,35 @@
 """What one request reuses, decided before anything runs and written down as a value (Chorus, section 3.1).
 
 `plan_reuse` is pure: stored requests that look alike go in, a `ReusePlan` comes out, with a reason whenever nothing
-is reused. F bounds the steps by the matching score, the second gate by the words that differ. Stage 2 is not planned
-yet: k2 equals k1 in every plan. Standard library only; knows nothing about latents, stores or embedders.
+is reused. F bounds the steps by the matching score, the second gate by the words that differ. Standard library only;
+knows nothing about latents, stores or embedders.
 """
 
 import dataclasses
 import enum
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
-from reprise.chorus.gate import ChangeKind, change_kinds, lower_boundaries
-from reprise.chorus.prompt_diff import align_diff
-from reprise.chorus.stages import NO_REUSE, StageBoundaries, StageMap
+from reprise.chorus.gate import ChangeKind, GateReason, change_kinds, lower_boundaries
+from reprise.chorus.grid import TrajectoryGrid, steps_needed
+from reprise.chorus.objects import match_phrase, object_phrases
+from reprise.chorus.prompt_diff import TokenDiff, align_diff
+from reprise.chorus.stages import NO_REUSE, StageBoundaries, StageMap, nirvana_map
+
+
+class ReuseMode(enum.StrEnum):
+    """What a request allows to be reused."""
+
+    OFF = "off"
+    """Nothing; and nothing of it is stored."""
+    EXACT = "exact"
+    """The clip of the very same request, and nothing else."""
+    NIRVANA = "nirvana"
+    """A baseline: stage 1 alone, by matching score alone (Agarwal et al., NSDI 2024)."""
+    CHORUS = "chorus"
+    """All stages, and the second gate."""
 
 
 class MissReason(enum.StrEnum):
@@ -29,6 +45,8 @@ class MissReason(enum.StrEnum):
     """The embedder read only the head of the prompt, so its scores say nothing about the rest."""
     TOO_FEW_STEPS = "too_few_steps"
     """F(m; N) skips no step at this score and number of steps."""
+    NOT_THE_SAME = "not_the_same"
+    """Only the same request would do, and none is stored."""
     WORDS_DIFFER = "words_differ"
     """The scores would do, but what the request changes allows no step; see `change_kinds`."""
     NO_STORED_STEP = "no_stored_step"
@@ -39,6 +57,21 @@ class MissReason(enum.StrEnum):
     """Embedding or look-up raised an error."""
     SOURCE_MISSING = "source_missing"
     """The source's latents are gone, or do not pass their checks."""
+
+
+class RegionReason(enum.StrEnum):
+    """Every reason for which a hit has no stage 2; the list is closed."""
+
+    NOT_ALLOWED = "not_allowed"
+    """F and the gate give it no step at this score and change."""
+    NO_OBJECT = "no_object"
+    """The words that differ belong to no one object of the source."""
+    NO_LATENTS = "no_latents"
+    """Some of the source's latents that stage 2 merges with are gone."""
+    NO_MASK = "no_mask"
+    """The source has no mask of that object: not found in its video, not made yet, or not readable."""
+    TOO_LARGE = "too_large"
+    """The region takes so much of the picture that leaving out the rest saves nothing."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +92,10 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ReusePlan:
-    """Start from the latent of `source_id` that enters step `boundaries.k1`; or, with a `reason`, from noise."""
+    """Start from the latent of `source_id` that enters step `boundaries.k1`; or, with a `reason`, from noise.
+
+    At k1 = N no step is left: the source's own clip.
+    """
 
     boundaries: StageBoundaries
     source_id: str | None = None
@@ -77,8 +113,14 @@ class ReusePlan:
     refresh_noise: bool = False
     """The prompt is the source's and the seed is not: the sampler is deterministic, so without new noise the result
     would be the source's video."""
-    same_request: bool = False
-    """Prompt and seed are both the source's: going on exactly gives the source's video, as the caller asked."""
+    diff: TokenDiff | None = None
+    """How the request's prompt differs from the source's, on a hit whose difference is to be amplified."""
+    region_phrase: str | None = None
+    """The object of the source inside which stage 2 works, as its mask is stored; set exactly when k2 > k1."""
+    region_reason: RegionReason | None = None
+    """Why a hit has no stage 2, where it might have had one."""
+    source_steps: tuple[int, ...] = ()
+    """Steps whose entering latents must be fetched from the source, rising."""
 
     def __post_init__(self) -> None:
         if (self.source_id is None) != (self.boundaries.k1 == 0) or (self.source_id is None) != (
@@ -88,11 +130,24 @@ class ReusePlan:
                 "a plan has a source and k1 > 0, or neither and a reason, got "
                 f"source_id={self.source_id}, k1={self.boundaries.k1}, reason={self.reason}"
             )
+        if (self.region_phrase is not None) != (self.boundaries.k2 > self.boundaries.k1):
+            raise ValueError(f"a plan has a region exactly when k2 > k1, got {self.region_phrase=}, {self.boundaries}")
 
     @property
     def is_hit(self) -> bool:
         """Tell whether latents are reused."""
         return self.source_id is not None
+
+    def without_region(self, reason: RegionReason) -> "ReusePlan":
+        """Give the plan that computes its stage 2 in full."""
+        k1 = self.boundaries.k1
+        return dataclasses.replace(
+            self,
+            boundaries=StageBoundaries(k1=k1, k2=k1),
+            region_phrase=None,
+            region_reason=reason,
+            source_steps=(k1,),
+        )
 
 
 def plan_miss(reason: MissReason, *, matching_score: float | None = None) -> ReusePlan:
@@ -107,18 +162,25 @@ def plan_reuse(
     num_steps: int,
     candidates: Sequence[Candidate],
     stage_map: StageMap,
-    is_off: bool = False,
+    mode: ReuseMode = ReuseMode.CHORUS,
+    tau: float | None = None,
     prompt_exceeds_encoder: bool = False,
     forced_source_id: str | None = None,
+    diffs: Mapping[str, TokenDiff] = MappingProxyType({}),
 ) -> ReusePlan:
     """Choose the source and the boundaries of one request.
 
-    `forced_source_id` is a remix: that source or none, at tau at least, whatever its score. `is_off` wins over it.
+    `tau` asks for more than the map's own. `forced_source_id` names the source or none, which then counts as scored
+    at tau at least, whatever its score. `diffs` by source id adds what another engine than the aligner found: its
+    kinds of change count too, its words take the place of the aligner's.
     """
-    if is_off:
+    if mode is ReuseMode.OFF:
         return plan_miss(MissReason.OFF)
+    if mode is ReuseMode.NIRVANA:
+        stage_map = nirvana_map()
+    tau = stage_map.tau if tau is None else max(tau, stage_map.tau)
     if forced_source_id is not None:
-        candidates = [_at_least_tau(c, stage_map.tau) for c in candidates if c.source_id == forced_source_id]
+        candidates = [_at_least_tau(c, tau) for c in candidates if c.source_id == forced_source_id]
         if not candidates:
             return plan_miss(MissReason.SOURCE_MISSING)
     elif prompt_exceeds_encoder:
@@ -133,56 +195,116 @@ def plan_reuse(
                 f"a candidate of {candidate.num_steps} steps for a request of {num_steps}: "
                 f"{candidate.source_id} is of another partition; look up within the request's own"
             )
-    is_forced = forced_source_id is not None
+    ranked = sorted(candidates, key=lambda c: (-_score(c), c.source_id))
+    if mode is not ReuseMode.NIRVANA:
+        for candidate in ranked:
+            if candidate.prompt == prompt and candidate.seed == seed and num_steps in candidate.stored_steps:
+                return _same_clip(candidate, num_steps)
+    if mode is ReuseMode.EXACT:
+        return plan_miss(MissReason.NOT_THE_SAME, matching_score=_score(ranked[0]))
     return _best_plan(
-        candidates, prompt=prompt, seed=seed, num_steps=num_steps, stage_map=stage_map, is_forced=is_forced
+        _Request(prompt=prompt, seed=seed, num_steps=num_steps, is_forced=forced_source_id is not None),
+        ranked,
+        stage_map=stage_map,
+        tau=tau,
+        diffs=None if mode is ReuseMode.NIRVANA else diffs,
     )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Request:
+    prompt: str
+    seed: int
+    num_steps: int
+    is_forced: bool
+
+
 def _at_least_tau(candidate: Candidate, tau: float) -> Candidate:
-    """Let a remix's source count as similar enough; how similar beyond that is still its score."""
+    """Let a forced source count as similar enough; how similar beyond that is still its score."""
     score = candidate.matching_score
     return candidate if score is not None and score >= tau else dataclasses.replace(candidate, matching_score=tau)
 
 
+def _same_clip(candidate: Candidate, num_steps: int) -> ReusePlan:
+    return ReusePlan(
+        boundaries=StageBoundaries(k1=num_steps, k2=num_steps),
+        source_id=candidate.source_id,
+        source_seed=candidate.seed,
+        matching_score=candidate.matching_score,
+        change_kinds=(ChangeKind.NONE,),
+        source_steps=(num_steps,),
+    )
+
+
 def _best_plan(
-    candidates: Sequence[Candidate], *, prompt: str, seed: int, num_steps: int, stage_map: StageMap, is_forced: bool
+    request: _Request,
+    ranked: Sequence[Candidate],
+    *,
+    stage_map: StageMap,
+    tau: float,
+    diffs: Mapping[str, TokenDiff] | None,
 ) -> ReusePlan:
-    """Take the best-matching candidate that has a usable stored step; else tell what stopped the best one."""
-    ranked = sorted(((_score(c), c) for c in candidates), key=lambda pair: (-pair[0], pair[1].source_id))
-    stopped = plan_miss(MissReason.BELOW_THRESHOLD, matching_score=ranked[0][0])
-    for score, candidate in ranked:
-        if not score >= stage_map.tau:
+    """Take the best-matching candidate that has a usable stored step; else tell what stopped the best one.
+
+    Without `diffs` the words that differ do not count.
+    """
+    stopped = plan_miss(MissReason.BELOW_THRESHOLD, matching_score=_score(ranked[0]))
+    for candidate in ranked:
+        score = _score(candidate)
+        if not score >= tau:
             break
-        allowed = stage_map.stage_boundaries(score, num_steps=num_steps)
-        is_reroll = candidate.seed != seed and _words(candidate.prompt) == _words(prompt)
-        kinds = change_kinds(align_diff(candidate.prompt, prompt))
-        if is_reroll and not is_forced:  # a remix asks for what looks like its source
-            kinds = (ChangeKind.REROLL,)
-        lowered, gate = lower_boundaries(allowed, kinds, num_steps=num_steps)
+        allowed = stage_map.stage_boundaries(score, num_steps=request.num_steps)
+        is_reroll = candidate.seed != request.seed and _words(candidate.prompt) == _words(request.prompt)
+        if diffs is None:
+            diff, lowered, gate = None, allowed, GateReason(kinds=(), is_lowered=False)
+        else:
+            aligned = align_diff(candidate.prompt, request.prompt)
+            diff = diffs.get(candidate.source_id, aligned)
+            kinds = {*change_kinds(aligned), *change_kinds(diff)} - {ChangeKind.NONE} or {ChangeKind.NONE}
+            if is_reroll and not request.is_forced:  # a forced source is asked for because of its looks
+                kinds = {ChangeKind.REROLL}
+            lowered, gate = lower_boundaries(allowed, kinds, num_steps=request.num_steps)
         usable = [step for step in candidate.stored_steps if 0 < step <= lowered.k1]
         if usable:
-            k1 = max(usable)
-            return ReusePlan(
-                boundaries=StageBoundaries(k1=k1, k2=k1),
+            k2 = min(lowered.k2, max(candidate.stored_steps))
+            plan = ReusePlan(
+                boundaries=StageBoundaries(k1=max(usable), k2=max(usable)),
                 source_id=candidate.source_id,
                 source_seed=candidate.seed,
                 matching_score=candidate.matching_score,
                 refresh_noise=is_reroll,
-                same_request=candidate.seed == seed and candidate.prompt == prompt,
                 change_kinds=gate.kinds,
                 is_lowered=gate.is_lowered,
+                diff=diff,
+                source_steps=(max(usable),),
             )
-        if candidate is ranked[0][1]:
-            reason = _why_no_step(allowed.k1, lowered.k1)
+            return plan if diff is None or is_reroll else _with_region(plan, diff, candidate, k2=k2)
+        if candidate is ranked[0]:
             stopped = ReusePlan(
                 boundaries=NO_REUSE,
-                reason=reason,
+                reason=_why_no_step(allowed.k1, lowered.k1),
                 matching_score=score,
                 change_kinds=gate.kinds,
                 is_lowered=gate.is_lowered,
             )
     return stopped
+
+
+def _with_region(plan: ReusePlan, diff: TokenDiff, candidate: Candidate, *, k2: int) -> ReusePlan:
+    """Let stage 2 follow where it may, and the differing words belong to an object of the source."""
+    k1 = plan.boundaries.k1
+    if k2 <= k1:
+        return plan.without_region(RegionReason.NOT_ALLOWED)
+    wanted = diff.object_phrase
+    phrase = None if wanted is None else match_phrase(wanted.text, object_phrases(candidate.prompt))
+    if phrase is None:
+        return plan.without_region(RegionReason.NO_OBJECT)
+    boundaries = StageBoundaries(k1=k1, k2=k2)
+    stored = tuple(step for step in candidate.stored_steps if step > 0)
+    grid = TrajectoryGrid(num_steps=candidate.num_steps, steps=stored)
+    return dataclasses.replace(
+        plan, boundaries=boundaries, region_phrase=phrase, source_steps=steps_needed(boundaries, grid)
+    )
 
 
 def _why_no_step(allowed_k1: int, lowered_k1: int) -> MissReason:

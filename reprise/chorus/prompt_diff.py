@@ -21,6 +21,7 @@ MAX_WORDS: Final = 400
 """Of a longer prompt only the words at both ends are compared, which keeps the time linear; text encoders read less."""
 _DIRECTIONS: Final = stems_of(english.DIRECTIONS)
 _STYLES: Final = stems_of(english.STYLES)
+_BACKDROPS: Final = stems_of(english.BACKDROPS)
 _CLOTHING: Final = stems_of(english.CLOTHING_VERBS)
 _COUNTS: Final = stems_of(english.NUMBERS) | stems_of(english.NEGATIONS)
 
@@ -163,7 +164,9 @@ def _divergent_chunk(
 def _is_object(parsed: ParsedPrompt, chunk: Chunk) -> bool:
     head = parsed.words[chunk.places[-1]]
     is_quality = head.stem in _STYLES or head.text.lower().endswith(english.ADJECTIVE_ENDINGS)
-    return not (head.is_scene or is_quality or _counts(head) or is_uncovered(head.text))
+    host = parsed.hosts[chunk.places[-1]]
+    is_pattern = host is not None and parsed.words[host].stem in _BACKDROPS  # a background with stripes
+    return not (head.is_scene or is_quality or is_pattern or _counts(head) or is_uncovered(head.text))
 
 
 def object_phrases(prompt: str) -> tuple[Span, ...]:

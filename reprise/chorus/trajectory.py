@@ -6,13 +6,13 @@ Knows nothing about stores, prompts or models. Shape letters: B batch, C channel
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
-import torch
 from torch import Tensor
 
-from reprise.chorus.gate import reachable_steps
+from reprise.chorus.compression import compress
+from reprise.chorus.grid import TrajectoryGrid, make_grid
 from reprise.chorus.plan import ReusePlan
 from reprise.chorus.stages import StageMap
 from reprise.sampling import SolverState
@@ -23,60 +23,49 @@ REROLL_NOISE_SHARE: Final = 1.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Trajectory:
-    """The stored states of one run, in order of their step."""
+    """What is kept of one run: latents (B, C, T, H, W) by the step that they enter.
 
-    num_steps: int
-    wanted_steps: tuple[int, ...]
-    states: tuple[SolverState, ...] = ()
+    Those of the grid are compressed, the finished one, at step N, is exact.
+    """
 
-    @property
-    def stored_steps(self) -> tuple[int, ...]:
-        """Steps that a later run can start from."""
-        return tuple(state.step for state in self.states)
-
-    def at(self, step: int) -> SolverState:
-        """Give the state that enters `step`."""
-        for state in self.states:
-            if state.step == step:
-                return state
-        raise ValueError(f"no state is stored at step {step}, only at {self.stored_steps}")
+    grid: TrajectoryGrid
+    latents: Mapping[int, Tensor] = dataclasses.field(default_factory=dict)
 
 
 def new_trajectory(stage_map: StageMap, *, num_steps: int) -> Trajectory:
     """Prepare to keep every step that F and the gate can come to at this N: no other latent is ever asked for."""
-    return Trajectory(num_steps=num_steps, wanted_steps=reachable_steps(stage_map, num_steps=num_steps))
+    return Trajectory(grid=make_grid(stage_map, num_steps=num_steps))
 
 
 def capture(trajectory: Trajectory, state: SolverState) -> Trajectory:
     """Add a state if its step is wanted; the latent stays on its device, so no step waits for a copy."""
-    if state.step not in trajectory.wanted_steps:
+    if state.step == trajectory.grid.num_steps:
+        kept = state.latent_BCTHW
+    elif state.step in trajectory.grid.steps:
+        kept = compress(state.latent_BCTHW)
+    else:
         return trajectory
-    return dataclasses.replace(trajectory, states=(*trajectory.states, state))
+    return dataclasses.replace(trajectory, latents={**trajectory.latents, state.step: kept})
 
 
 def resume_state(
-    plan: ReusePlan, source: SolverState, *, sigma: float, seed: int, draw_noise: Callable[[int], Tensor]
+    plan: ReusePlan, latent_BCTHW: Tensor, *, sigma: float, seed: int, draw_noise: Callable[[int], Tensor]
 ) -> SolverState:
-    """Turn the source's stored state into the one that the new run goes on from, at step K1.
+    """Turn the source's latent entering K1 into the state that the new run goes on from.
 
-    The same request goes on exactly, with the solver's memory. Any other one drops that memory: it extrapolates
-    along a path that a different prompt, or noise, has left. `draw_noise(seed)` is the start latent of a seed.
+    Without the solver's memory, which extrapolates along a path that another prompt, or noise, has left.
+    `draw_noise(seed)` is the start latent of a seed, and `sigma` the noise level at K1.
     """
-    if source.step != plan.boundaries.k1:
-        raise ValueError(f"the plan goes on from step {plan.boundaries.k1}, the source's state enters {source.step}")
-    if plan.same_request:
-        return source
-    if not plan.refresh_noise:
-        return source.without_history()
-    assert plan.source_seed is not None, "a plan with a source names its seed"
-    latent_BCTHW = refresh_noise(
-        source.latent_BCTHW,
-        sigma=sigma,
-        source_noise_BCTHW=draw_noise(plan.source_seed),
-        new_noise_BCTHW=draw_noise(seed),
-        share=REROLL_NOISE_SHARE,
-    )
-    return SolverState(latent_BCTHW=latent_BCTHW, step=source.step)
+    if plan.refresh_noise:
+        assert plan.source_seed is not None, "a plan with a source names its seed"
+        latent_BCTHW = refresh_noise(
+            latent_BCTHW,
+            sigma=sigma,
+            source_noise_BCTHW=draw_noise(plan.source_seed),
+            new_noise_BCTHW=draw_noise(seed),
+            share=REROLL_NOISE_SHARE,
+        )
+    return SolverState(latent_BCTHW=latent_BCTHW, step=plan.boundaries.k1)
 
 
 def refresh_noise(
@@ -97,14 +86,3 @@ def refresh_noise(
         raise ValueError(f"share and sigma must lie in 0..1, got share={share}, sigma={sigma}")
     change_BCTHW = (math.sqrt(1 - share) - 1) * source_noise_BCTHW + math.sqrt(share) * new_noise_BCTHW
     return latent_BCTHW + sigma * change_BCTHW
-
-
-def pack_state(state: SolverState) -> Tensor:
-    """Stack a state's latent and its history into one tensor (1 + len(history), B, C, T, H, W), to store."""
-    return torch.stack([state.latent_BCTHW, *state.history])
-
-
-def unpack_state(packed: Tensor, *, step: int) -> SolverState:
-    """Take apart what `pack_state` stacked."""
-    latent_BCTHW, *history = packed.unbind(0)
-    return SolverState(latent_BCTHW=latent_BCTHW, step=step, history=tuple(history))

@@ -7,6 +7,7 @@ Shape letters: B batch, C latent channels, T latent frames, H, W latent grid, L 
 S latent tokens of one sample; in frames_FHWC: F frames, H, W pixels.
 """
 
+import contextlib
 import dataclasses
 import logging
 import threading
@@ -25,6 +26,9 @@ from reprise.wan import checkpoint
 from reprise.wan.presets import ModelPreset
 
 logger = logging.getLogger(__name__)
+
+Conditioned = Callable[[], contextlib.AbstractContextManager[Any]]
+"""Makes the context in which the forward of the prompt runs, as opposed to that of the negative prompt."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -157,11 +161,13 @@ def predict_velocity(
     guidance_scale: float,
     *,
     first_frame_latent_BC1HW: Tensor | None = None,
+    conditioned: Conditioned = contextlib.nullcontext,
 ) -> Tensor:
     """Run the dense forward, twice when guided, and give the velocity in float32.
 
     `timestep` is a float32 scalar. Guidance up to 1 needs no `negative`. Two forwards rather than one over both
-    prompts: as fast on a CPU to within 5 %, half the memory, and WanPipeline's own result.
+    prompts: as fast on a CPU to within 5 %, half the memory, and WanPipeline's own result. The forward of the prompt,
+    and no other, runs within `conditioned()`.
     A first frame is shown clean, at timestep 0, and its velocity is zero (Wan2.2-TI2V).
     """
     if guidance_scale > 1 and negative is None:
@@ -176,7 +182,8 @@ def predict_velocity(
         velocity: Tensor = model.transformer(latent_BCTHW, steps, prompt.states_BLD, return_dict=False)[0]
         return velocity.float()
 
-    velocity_BCTHW = forward(embedding)
+    with conditioned():
+        velocity_BCTHW = forward(embedding)
     if guidance_scale > 1:
         assert negative is not None
         unguided_BCTHW = forward(negative)

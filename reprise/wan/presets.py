@@ -8,7 +8,9 @@ import dataclasses
 import pathlib
 from collections.abc import Mapping
 
-from reprise.chorus.stages import StageMap, many_step_map, stage_map_from_json
+from reprise.chorus.gains import AmplificationConfig
+from reprise.chorus.stages import StageMap, few_step_map, many_step_map, stage_map_from_json
+from reprise.teacache import TeaCacheConfig, teacache_from_json, wan21_t2v_1_3b_teacache, wan21_t2v_14b_teacache
 
 TEMPORAL_STRIDE = 4
 """Every Wan VAE makes one latent of the first frame and one of each four that follow."""
@@ -45,12 +47,22 @@ class ModelPreset:
     max_sequence_length: int
     """Tokens that a prompt is padded or cut to; Wan attends to padding, so it belongs to the weights."""
     stage_map: StageMap
+    edit_radius: int
+    """Latent cells by which the differing object's mask grows to what stage 2 denoises."""
+    see_radius: int
+    """And to what takes part in the computation."""
+    amplification: AmplificationConfig | None = None
+    """How strongly the differing words are amplified after reuse; None does not."""
+    teacache: TeaCacheConfig | None = None
+    """The setting with which steps may be skipped, where an operator asks for it; None knows none."""
     transformer_path: str | None = None
     """A folder or hub id whose `transformer` is taken in place of the checkpoint's own, such as a distilled one."""
     step_sigmas: tuple[float, ...] = ()
     """Noise levels that a distilled model was made for, one a step, falling from 1; empty follows the scheduler."""
 
     def __post_init__(self) -> None:
+        if not 0 <= self.edit_radius <= self.see_radius:
+            raise ValueError(f"expected 0 <= edit_radius <= see_radius, got {self.edit_radius} and {self.see_radius}")
         if self.default_size not in self.sizes:
             raise ValueError(f"default_size={self.default_size} is none of sizes={sorted(self.sizes)}")
         for field in ("transformer_dtype", "text_encoder_dtype", "vae_dtype"):
@@ -116,6 +128,23 @@ def tiny() -> ModelPreset:
         flow_shift=3.0,
         max_sequence_length=48,
         stage_map=stage_map_from_json((WEIGHTS / "tiny" / "stage_map.json").read_text()),
+        edit_radius=1,
+        see_radius=2,
+        teacache=teacache_from_json((WEIGHTS / "tiny" / "teacache.json").read_text()),
+    )
+
+
+def tiny_4step() -> ModelPreset:
+    """Give the bundled model distilled to four steps without guidance."""
+    return dataclasses.replace(
+        tiny(),
+        name="reprise-tiny-4step",
+        num_inference_steps=4,
+        guidance_scale=1.0,
+        step_sigmas=(1.0, 0.9, 0.75, 0.5),
+        transformer_path=str(WEIGHTS / "tiny_4step"),
+        stage_map=few_step_map(),
+        teacache=None,
     )
 
 
@@ -139,6 +168,9 @@ def wan21_t2v_1_3b() -> ModelPreset:
         flow_shift=3.0,
         max_sequence_length=512,
         stage_map=many_step_map(),
+        edit_radius=8,
+        see_radius=14,
+        teacache=wan21_t2v_1_3b_teacache(),
     )
 
 
@@ -151,6 +183,7 @@ def wan21_t2v_14b() -> ModelPreset:
         sizes={name: _parse_size(name) for name in ("1280x720", "720x1280", "832x480", "480x832")},
         default_size="1280x720",
         flow_shift=5.0,
+        teacache=wan21_t2v_14b_teacache(),
     )
 
 

@@ -9,6 +9,7 @@ E computed rows of the last block, L text tokens, D width, K head width, P value
 of R: one value for all rows.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from reprise.chorus.masks import Grid
 from reprise.chorus.region import RegionIndex, gather_region, scatter_region
-from reprise.wan.model import PromptEmbedding, WanModel, predict_velocity
+from reprise.wan.model import Conditioned, PromptEmbedding, WanModel, predict_velocity
 
 Rotary = tuple[Tensor, Tensor]
 """Cosines and sines, both (1, S, 1, K)."""
@@ -72,6 +73,7 @@ def predict_region_velocity(
     region: RegionIndex,
     *,
     first_frame_latent_BC1HW: Tensor | None = None,
+    conditioned: Conditioned = contextlib.nullcontext,
 ) -> Tensor:
     """Give the velocity of the region's edited tokens in float32, and zero elsewhere.
 
@@ -86,6 +88,7 @@ def predict_region_velocity(
         negative,
         guidance_scale,
         first_frame_latent_BC1HW=first_frame_latent_BC1HW,
+        conditioned=conditioned,
     )
 
 

@@ -12,11 +12,14 @@ from collections.abc import AsyncGenerator
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.diff_extractor import DiffEngineName, DiffResult, FallbackReason
 from actors.embedder import Embedding
-from actors.messages import ClipDone, DenoiseEvent, DenoiseRequest, ReuseMode, StepDone, TrajectoryStored
+from actors.messages import ClipDone, DenoiseEvent, DenoiseRequest, StepDone, TrajectoryStored
 from actors.retrieval import Admission
 from cache_store.partition import PartitionKey
-from reprise.chorus.plan import Candidate, MissReason, plan_miss
+from reprise.chorus.plan import Candidate, MissReason, ReuseMode, plan_miss
+from reprise.chorus.prompt_diff import align_diff
+from reprise.chorus.work import WorkDone
 
 DIM = 256
 
@@ -172,13 +175,63 @@ class FakeDenoiser:
         yield ClipDone(
             plan=plan,
             files={name: f"{name} of seed {clip.seed}".encode() for name in ("video", "thumbnail", "spritesheet")},
-            num_steps_computed=num_steps - first,
+            work=WorkDone(
+                num_steps=num_steps,
+                num_region_steps=plan.boundaries.k2 - first,
+                num_dense_steps=num_steps - plan.boundaries.k2,
+                num_cached_steps=0,
+                edit_share=0.2 if plan.region_phrase else None,
+                see_share=0.5 if plan.region_phrase else None,
+                encode_prompt_s=0.1,
+                region_s=0.1,
+                dense_s=0.8,
+            ),
             num_tokens=48,
             num_tokens_dropped=self.num_tokens_dropped,
             fetch_s=0.01,
-            denoise_s=1.0,
             decode_s=0.1,
             encode_s=0.1,
         )
-        if not plan.is_hit and clip.reuse is ReuseMode.ON:
-            yield TrajectoryStored(steps=(1, 2), num_bytes=100)
+        if not plan.is_hit and clip.reuse is not ReuseMode.OFF:
+            yield TrajectoryStored(steps=(1, 2), num_bytes=100, frames_FHWC=f"frames of {run.request.video_id}")
+
+
+class FakeMaskGenerator:
+    """Notes what it is asked for; `hold` keeps every call waiting."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[str, str, object, tuple[str, ...]]] = []
+        self.num_asked = 0
+        self.fault: Exception | None = None
+        self.hangs = False
+
+    async def make(self, tenant: str, source_id: str, frames_FHWC: object, phrases: tuple[str, ...]) -> None:
+        """Make the masks of a source's phrases."""
+        self.num_asked += 1
+        if self.hangs:
+            await for_ever()
+        if self.fault is not None:
+            raise self.fault
+        self.made.append((tenant, source_id, frames_FHWC, phrases))
+
+
+class FakeDiffExtractor:
+    """Answers as the aligner would for a target prompt that it is told, whatever it is asked."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.asked: list[tuple[str, str]] = []
+        self.fault: Exception | None = None
+        self.fallback_reason: FallbackReason | None = None
+
+    async def extract(self, source: str, target: str) -> DiffResult:
+        """Compare two prompts."""
+        self.asked.append((source, target))
+        if self.fault is not None:
+            raise self.fault
+        return DiffResult(
+            diff=align_diff(source, self.target),
+            engine=DiffEngineName.LLM,
+            fallback_reason=self.fallback_reason,
+            milliseconds=1.0,
+        )

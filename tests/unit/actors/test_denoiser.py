@@ -7,16 +7,18 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from actors.denoiser import DenoiserConfig, DenoiserReplica
-from actors.messages import ClipDone, ClipRequest, DenoiseEvent, DenoiseRequest, ReuseMode, StepDone, TrajectoryStored
+from actors.messages import ClipDone, ClipRequest, DenoiseEvent, DenoiseRequest, StepDone, TrajectoryStored
 from cache_store.contracts import LatentKey, LatentRecord
 from cache_store.errors import StoreUnavailableError
 from cache_store.latents.memory import MemoryLatentStore
 from cache_store.latents.tensors import from_tensor, to_tensor
-from reprise.chorus.plan import MissReason, ReusePlan, plan_miss
+from reprise.chorus.mask_codec import pack_mask
+from reprise.chorus.plan import MissReason, RegionReason, ReuseMode, ReusePlan, plan_miss
 from reprise.chorus.stages import StageBoundaries, few_step_map
 from reprise.wan.presets import tiny
 
@@ -88,14 +90,30 @@ def request_of(video_id: str, clip: ClipRequest = CLIP, plan: ReusePlan = MISS) 
     return DenoiseRequest(tenant=TENANT, video_id=video_id, clip=clip, plan=plan)
 
 
-def hit_of(source_id: str, *, same_request: bool = False) -> ReusePlan:
+def hit_of(source_id: str, *, k1: int = K1) -> ReusePlan:
     return ReusePlan(
-        boundaries=StageBoundaries(k1=K1, k2=K1),
+        boundaries=StageBoundaries(k1=k1, k2=k1),
         source_id=source_id,
         source_seed=CLIP.seed,
         matching_score=0.97,
-        same_request=same_request,
+        source_steps=(k1,),
     )
+
+
+PHRASE = "large red circle"
+REGION = dataclasses.replace(
+    hit_of("a", k1=1),
+    boundaries=StageBoundaries(k1=1, k2=2),
+    region_phrase=PHRASE,
+    source_steps=(1, 2),
+)
+
+
+def square() -> bytes:
+    """Pack the mask of a square in the upper left corner, which leaves most tokens out."""
+    mask_FHW = np.zeros((CLIP.num_frames, 64, 64), np.bool_)
+    mask_FHW[:, 8:16, 8:16] = True
+    return pack_mask(mask_FHW)
 
 
 async def events_of(replica: DenoiserReplica, request: DenoiseRequest) -> list[DenoiseEvent]:
@@ -124,11 +142,12 @@ async def test_a_miss_tells_each_step_then_the_clip_then_what_was_stored(
     *steps, done, stored = await events_of(replica, request_of("a"))
     assert steps == [StepDone(step=step, num_steps=STEPS) for step in range(STEPS + 1)]
     assert isinstance(done, ClipDone)
-    assert (done.plan, done.num_steps_computed, done.num_tokens_dropped) == (MISS, STEPS, 0)
+    assert (done.plan, done.work.num_steps_computed, done.num_tokens_dropped) == (MISS, STEPS, 0)
     assert set(done.files) == {"video", "thumbnail", "spritesheet"}
     sizes = store.sizes(TENANT, "a")
     assert isinstance(stored, TrajectoryStored)
-    assert (stored.steps, set(sizes)) == ((1, 2), {1, 2})
+    assert (stored.steps, set(sizes)) == ((1, 2, STEPS), {1, 2, STEPS})
+    assert stored.frames_FHWC.shape == (CLIP.num_frames, 64, 64, 3)
 
 
 async def test_a_hit_goes_on_from_the_stored_latent_and_stores_nothing(
@@ -139,7 +158,7 @@ async def test_a_hit_goes_on_from_the_stored_latent_and_stores_nothing(
     *steps, done = await events_of(replica, request_of("b", clip, hit_of("a")))
     assert steps == [StepDone(step=step, num_steps=STEPS) for step in range(K1, STEPS + 1)]
     assert isinstance(done, ClipDone)
-    assert (done.plan, done.num_steps_computed) == (hit_of("a"), STEPS - K1)
+    assert (done.plan, done.work.num_steps_computed) == (hit_of("a"), STEPS - K1)
     assert store.sizes(TENANT, "b") == {}
     assert done.files["video"] != (await make(replica, request_of("c", clip))).files["video"]
 
@@ -147,8 +166,70 @@ async def test_a_hit_goes_on_from_the_stored_latent_and_stores_nothing(
 @pytest.mark.usefixtures("store")
 async def test_the_same_request_again_gives_the_same_files(replica: DenoiserReplica) -> None:
     source = await make(replica, request_of("a"))
-    again = await make(replica, request_of("b", CLIP, hit_of("a", same_request=True)))
-    assert (again.num_steps_computed, again.files) == (STEPS - K1, source.files)
+    again = await make(replica, request_of("b", CLIP, hit_of("a", k1=STEPS)))
+    assert (again.work.num_steps_computed, again.files) == (0, source.files)
+
+
+async def test_stage_2_runs_inside_the_mask_and_leaves_the_rest_to_the_source(
+    replica: DenoiserReplica, store: FaultyStore
+) -> None:
+    await make(replica, request_of("a"))
+    assert store.put_mask(TENANT, "a", PHRASE, square())
+    clip = dataclasses.replace(CLIP, prompt=CLIP.prompt.replace("red", "orange"), seed=6)
+    done = await make(replica, request_of("b", clip, REGION))
+    assert (done.plan, done.work.num_region_steps, done.work.num_dense_steps) == (REGION, 1, 2)
+    # One cell of 8 x 8, dilated by 1 and by 2 and cut at the border.
+    assert (done.work.edit_share, done.work.see_share) == (9 / 64, 16 / 64)
+    assert done.work.token_share == (0.25 + 2) / STEPS
+
+
+def no_mask(store: FaultyStore) -> None:
+    pass
+
+
+def damaged_mask(store: FaultyStore) -> None:
+    store.put_mask(TENANT, "a", PHRASE, b"RPM1 is no mask")
+
+
+def everywhere(store: FaultyStore) -> None:
+    store.put_mask(TENANT, "a", PHRASE, pack_mask(np.ones((CLIP.num_frames, 64, 64), np.bool_)))
+
+
+def nowhere(store: FaultyStore) -> None:
+    store.put_mask(TENANT, "a", PHRASE, pack_mask(np.zeros((CLIP.num_frames, 64, 64), np.bool_)))
+
+
+def of_another_clip(store: FaultyStore) -> None:
+    store.put_mask(TENANT, "a", PHRASE, pack_mask(np.ones((3, 5, 7), np.bool_)))
+
+
+def without_a_latent(store: FaultyStore) -> None:
+    store.put_mask(TENANT, "a", PHRASE, square())
+    store.damage(LatentKey(tenant=TENANT, source_id="a", step=2))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (no_mask, RegionReason.NO_MASK),
+        (damaged_mask, RegionReason.NO_MASK),
+        (nowhere, RegionReason.NO_MASK),
+        (of_another_clip, RegionReason.NO_MASK),
+        (everywhere, RegionReason.TOO_LARGE),
+        (without_a_latent, RegionReason.NO_LATENTS),
+    ],
+)
+async def test_without_a_region_stage_2_is_computed_in_full(
+    replica: DenoiserReplica, store: FaultyStore, spoil: Callable[[FaultyStore], None], reason: RegionReason
+) -> None:
+    await make(replica, request_of("a"))
+    spoil(store)
+    clip = dataclasses.replace(CLIP, seed=6)
+    done = await make(replica, request_of("b", clip, REGION))
+    assert (done.plan.region_reason, done.plan.boundaries) == (reason, StageBoundaries(k1=1, k2=1))
+    assert (done.work.num_dense_steps, done.work.num_region_steps, done.work.see_share) == (STEPS - 1, 0, None)
+    plain = await make(replica, request_of("c", clip, hit_of("a", k1=1)))
+    assert done.files == plain.files
 
 
 def damaged(store: FaultyStore, key: LatentKey) -> None:
@@ -193,13 +274,14 @@ async def test_a_source_that_is_no_good_is_a_miss_and_the_clip_is_made(
     spoil(store, LatentKey(tenant=TENANT, source_id="a", step=K1))
     done = await make(replica, request_of("b", CLIP, hit_of("a")))
     assert done.plan == plan_miss(MissReason.SOURCE_MISSING, matching_score=0.97)
-    assert (done.num_steps_computed, done.files) == (STEPS, whole.files)
+    assert (done.work.num_steps_computed, done.files) == (STEPS, whole.files)
 
 
 async def test_what_the_store_refuses_is_not_offered(replica: DenoiserReplica, store: FaultyStore) -> None:
     store.fault = StoreUnavailableError("no answer")
     events = await events_of(replica, request_of("a"))
-    assert events[-1] == TrajectoryStored(steps=(), num_bytes=0)
+    assert isinstance(events[-1], TrajectoryStored)
+    assert (events[-1].steps, events[-1].num_bytes) == ((), 0)
 
 
 async def test_reuse_off_stores_nothing(replica: DenoiserReplica, store: FaultyStore) -> None:
@@ -209,6 +291,7 @@ async def test_reuse_off_stores_nothing(replica: DenoiserReplica, store: FaultyS
     assert store.sizes(TENANT, "a") == {}
 
 
+@pytest.mark.usefixtures("store")
 async def test_a_cut_prompt_is_counted(replica: DenoiserReplica) -> None:
     clip = dataclasses.replace(CLIP, prompt=" ".join([CLIP.prompt] * 6), num_inference_steps=1)
     done = await make(replica, request_of("a", clip))
@@ -235,7 +318,7 @@ async def test_closing_stops_the_work_before_its_next_step(replica: DenoiserRepl
         may_go_on.set()
         done = await make(replica, request_of("b"))
     assert forwards == 2 + STEPS, "the step under way is the first request's last"
-    assert done.num_steps_computed == STEPS
+    assert done.work.num_steps_computed == STEPS
     assert store.sizes(TENANT, "a") == {}
 
 
@@ -285,7 +368,7 @@ async def test_an_error_in_the_work_reaches_its_caller_and_no_other(replica: Den
 
     with before_each_forward(replica, fail), pytest.raises(ArithmeticError, match="boom"):
         await make(replica, request_of("a"))
-    assert (await make(replica, request_of("b"))).num_steps_computed == STEPS
+    assert (await make(replica, request_of("b"))).work.num_steps_computed == STEPS
 
 
 async def test_two_requests_at_a_time_are_as_two_in_a_row(replica: DenoiserReplica) -> None:

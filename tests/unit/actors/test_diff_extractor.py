@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from actors.diff_extractor import (
+    MAX_FAILURES,
+    PAUSE_S,
     DiffEngineName,
     DiffExtractorConfig,
     DiffExtractorReplica,
@@ -192,6 +194,55 @@ async def test_faults_are_counted_and_do_not_last(server: ChatServer) -> None:
         assert (await replica.extract(SOURCE, TARGET)).fallback_reason is reason
     await replica.stop()
     assert dict(replica.fallback_counts) == {FallbackReason.REFUSED: 2}
+
+
+class ClockedReplica:
+    """A replica of the `llm` engine whose time stands still until it is told."""
+
+    def __init__(self, server: ChatServer) -> None:
+        self.now = 100.0
+        config = DiffExtractorConfig(engine=DiffEngineName.LLM, base_url=server.base_url, model="m", deadline_s=30.0)
+        self.replica = DiffExtractorReplica(config, clock=lambda: self.now)
+
+    async def ask(self, target: str = TARGET) -> FallbackReason | None:
+        """Give why the aligner answered."""
+        return (await self.replica.extract(SOURCE, target)).fallback_reason
+
+
+async def test_an_engine_that_keeps_failing_is_left_alone_and_tried_again(server: ChatServer) -> None:
+    clocked = ClockedReplica(server)
+    server.status = 500
+    assert [await clocked.ask() for _ in range(MAX_FAILURES)] == [FallbackReason.REFUSED] * MAX_FAILURES
+    server.status = 200
+    clocked.now += PAUSE_S - 0.1
+    result = await clocked.replica.extract(SOURCE, TARGET)
+    assert_aligner_answered(result, FallbackReason.CIRCUIT_OPEN)
+    assert len(server.requests) == MAX_FAILURES
+    clocked.now += 0.1
+    assert await clocked.ask() is None
+    assert await clocked.ask() is None
+    await clocked.replica.stop()
+    assert len(server.requests) == MAX_FAILURES + 2
+
+
+async def test_a_trial_that_fails_begins_another_pause(server: ChatServer) -> None:
+    clocked = ClockedReplica(server)
+    server.status = 500
+    for _ in range(MAX_FAILURES):
+        await clocked.ask()
+    clocked.now += PAUSE_S
+    assert await clocked.ask() is FallbackReason.REFUSED
+    assert await clocked.ask() is FallbackReason.CIRCUIT_OPEN
+    await clocked.replica.stop()
+    assert len(server.requests) == MAX_FAILURES + 1
+
+
+async def test_prompts_that_are_not_asked_about_are_no_fault_of_the_engine(server: ChatServer) -> None:
+    clocked = ClockedReplica(server)
+    for _ in range(MAX_FAILURES):
+        assert await clocked.ask("fox " * (MAX_WORDS + 1)) is FallbackReason.PROMPT_TOO_LONG
+    assert await clocked.ask() is None
+    await clocked.replica.stop()
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,11 @@ from numpy.typing import NDArray
 
 from actors.engines.tiny_segmenter import TinySegmenter
 from actors.mask_generator import MaskEngineName, MaskGeneratorConfig, MaskGeneratorReplica
+from cache_store.contracts import LatentKey, LatentRecord
+from cache_store.latents.memory import MemoryLatentStore
 from reprise.chorus.mask_codec import unpack_mask
-from reprise.tinyworld import ObjectSpec, SceneSpec, is_held_out, render_scene, sample_scene
+from reprise.chorus.objects import object_phrases
+from reprise.tinyworld import ObjectSpec, SceneSpec, is_held_out, render_scene, sample_scene, write_prompt
 from reprise.wan.presets import WEIGHTS
 from tests.fakes.mask_engine import ScriptedMaskEngine
 
@@ -160,6 +163,45 @@ def test_the_replica_loads_the_bundled_folder_by_its_config() -> None:
     rendering = render_scene(PAIR, 5, np.random.default_rng(0))
     (result,) = MaskGeneratorReplica(CONFIG).generate(rendering.frames_THWC, ["the red star"])
     assert result.key_frames_found == 2
+
+
+@pytest.fixture
+def store() -> MemoryLatentStore:
+    """A store with latents of one source of tenant `t`: `video_1`."""
+    store = MemoryLatentStore()
+    record = LatentRecord(dtype="float32", shape=(1,), data=bytes(4))
+    assert store.put(LatentKey(tenant="t", source_id="video_1", step=0), record)
+    return store
+
+
+def test_what_the_prompt_names_has_its_mask_in_the_store(bundled: TinySegmenter, store: MemoryLatentStore) -> None:
+    rendering = render_scene(PAIR, 17, np.random.default_rng(0))
+    phrases = object_phrases(write_prompt(PAIR))
+    replica = MaskGeneratorReplica(CONFIG, bundled)
+    made = replica.make(
+        store,
+        tenant="t",
+        source_id="video_1",
+        frames_FHWC=rendering.frames_THWC,
+        phrases=(*phrases, "green star"),
+    )
+    assert (len(phrases), made.phrases) == (2, phrases)
+    assert made.reasons == {"green star": "not found in any of 5 key frames"}
+    assert made.milliseconds > 0
+    results = replica.generate(rendering.frames_THWC, phrases)
+    assert [store.mask("t", "video_1", result.phrase) for result in results] == [result.packed for result in results]
+    assert store.mask("t", "video_1", "green star") is None
+
+
+@pytest.mark.parametrize(("tenant", "source_id"), [("t", "video_2"), ("other", "video_1")])
+def test_a_source_that_was_purged_meanwhile_gets_no_masks(
+    store: MemoryLatentStore, tenant: str, source_id: str
+) -> None:
+    replica = MaskGeneratorReplica(CONFIG, ScriptedMaskEngine({"dot": range(3)}))
+    made = replica.make(store, tenant=tenant, source_id=source_id, frames_FHWC=walking_dot(9), phrases=["dot"])
+    assert made.phrases == ()
+    assert "the source is gone" in made.reasons["dot"]
+    assert store.mask(tenant, source_id, "dot") is None
 
 
 def test_other_frame_sizes_are_read_and_odd_ones_refused(bundled: TinySegmenter) -> None:

@@ -36,6 +36,7 @@ def tiny_limits() -> ApiLimits:
         default_guidance_scale=4.0,
         min_guidance_scale=0.0,
         max_guidance_scale=30.0,
+        min_tau=0.65,
         max_prompt_characters=500,
         max_sequence_length=48,
     )

@@ -271,3 +271,25 @@ async def test_long_input_is_not_echoed_whole(jobs: JobStore, artifacts: Artifac
             answer = await http.post("/v1/videos", json={"prompt": "a", **fields})
             assert answer.status_code == 400
             assert len(answer.text) < 1000
+
+
+@pytest.mark.parametrize(
+    ("reuse", "param"),
+    [
+        ({"mode": "maximum"}, "reuse.mode"),
+        ({"tau": 0.1}, "reuse.tau"),
+        ({"tau": 1.1}, "reuse.tau"),
+        ({"tau": "high"}, "reuse.tau"),
+        ({"mode": "off", "tau": 0.9}, "reuse.tau"),
+        ({"mode": "exact", "tau": 0.9}, "reuse.tau"),
+        ({"mode": "off", "source": "video_1"}, "reuse.source"),
+        ({"source": "video_1"}, "reuse.source"),
+        ({"source": "../../etc"}, "reuse.source"),
+        ({"source": 7}, "reuse.source"),
+        ({"modus": "off"}, "reuse.modus"),
+        ([], "reuse"),
+    ],
+)
+async def test_a_bad_part_of_reuse_is_named(http: httpx2.AsyncClient, reuse: object, param: str) -> None:
+    answer = await http.post("/v1/videos", json={"prompt": "a", "reuse": reuse})
+    check_shape(answer, status=400, param=param)

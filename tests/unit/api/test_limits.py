@@ -8,10 +8,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from actors.messages import ReuseMode
 from deployments.api.errors import InvalidRequest
 from deployments.api.limits import ApiLimits
 from deployments.api.schema import VideoCreate, normalise_text, read_form_body, read_json_body, to_clip_request
+from reprise.chorus.plan import ReuseMode
 from tests.unit.api.conftest import tiny_limits
 
 LIMITS = tiny_limits()
@@ -64,7 +64,7 @@ def test_defaults_are_those_of_the_model() -> None:
     clip = to_clip_request(VideoCreate(prompt="a"), wan_limits())
     assert (clip.num_frames, clip.fps, clip.num_inference_steps, clip.guidance_scale) == (81, 16, 50, 4.0)
     assert (clip.width, clip.height, clip.canvas_width, clip.canvas_height) == (832, 480, 832, 480)
-    assert (clip.negative_prompt, clip.reuse, clip.remix_of) == ("", ReuseMode.ON, None)
+    assert (clip.negative_prompt, clip.reuse, clip.remix_of) == ("", ReuseMode.CHORUS, None)
 
 
 def test_each_clip_without_a_seed_draws_its_own() -> None:
@@ -111,3 +111,16 @@ def test_length_is_measured_on_the_text_that_is_kept() -> None:
 def test_limits_that_contradict_themselves_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(LIMITS, **change)
+
+
+def test_reuse_is_a_mode_or_an_object_in_json_and_in_forms() -> None:
+    for body in (
+        read_json_body(VideoCreate, b'{"prompt": "a", "reuse": "exact"}'),
+        read_json_body(VideoCreate, b'{"prompt": "a", "reuse": {"mode": "exact"}}'),
+        read_form_body(VideoCreate, {"prompt": "a", "reuse": "exact"}),
+        read_form_body(VideoCreate, {"prompt": "a", "reuse": {"mode": "exact"}}),
+    ):
+        assert to_clip_request(body, LIMITS).reuse is ReuseMode.EXACT
+    fields = read_form_body(VideoCreate, {"prompt": "a", "reuse": {"tau": "0.8", "source": "video_x"}})
+    clip = to_clip_request(fields, LIMITS)
+    assert (clip.reuse, clip.tau, clip.source) == (ReuseMode.CHORUS, 0.8, "video_x")

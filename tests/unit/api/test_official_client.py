@@ -149,7 +149,7 @@ async def test_remix_forces_its_source(client: AsyncOpenAI, router: PlayedRouter
     remix = await client.videos.remix(source.id, prompt="a blue ball")
     assert (remix.remixed_from_video_id, remix.prompt, remix.size) == (source.id, "a blue ball", "1024x1792")
     request = (await router.claim()).job.request
-    assert (request.remix_of, request.reuse) == (source.id, "on")
+    assert (request.remix_of, request.reuse) == (source.id, "chorus")
     assert facts_of(remix)["effective"]["seed"] == request.seed != 11, "a remix draws a seed of its own"
 
 

@@ -12,9 +12,10 @@ from deployments.api.artifacts import ArtifactStore
 from deployments.api.facts import ReuseFacts, effective_parameters
 from deployments.api.jobs import JobStore, JobStoreConfig
 from deployments.api.video_job import ClaimedJob, VideoJob
-from deployments.clip_job import ClipJobConfig, ClipJobRunner
+from deployments.clip_job import ClipJobRunner
+from deployments.planning import PlanningConfig
 from reprise.chorus.stages import few_step_map
-from tests.fakes.clip_parts import FakeDenoiser, FakeEmbedder, FakeRetrieval
+from tests.fakes.clip_parts import FakeDenoiser, FakeDiffExtractor, FakeEmbedder, FakeMaskGenerator, FakeRetrieval
 from tests.fakes.partitions import MODEL_PARTITION
 
 TENANT = "default"
@@ -52,11 +53,13 @@ class Shop:
     embedder: FakeEmbedder
     retrieval: FakeRetrieval
     denoiser: FakeDenoiser
+    masks: FakeMaskGenerator
+    diff: FakeDiffExtractor | None = None
 
     def runner(self, *, is_reuse_on: bool = True, timeout_s: float = 5.0) -> ClipJobRunner:
         """Make a runner over these parts."""
         return ClipJobRunner(
-            ClipJobConfig(
+            PlanningConfig(
                 partition=MODEL_PARTITION,
                 stage_map=few_step_map(),
                 embed_timeout_s=timeout_s,
@@ -68,6 +71,8 @@ class Shop:
             embedder=self.embedder,
             retrieval=self.retrieval,
             denoiser=self.denoiser,
+            masks=self.masks,
+            diff=self.diff,
         )
 
     async def add(self, clip: ClipRequest = CLIP) -> VideoJob:
@@ -107,6 +112,7 @@ async def shop(jobs: JobStore, tmp_path: pathlib.Path) -> Shop:
         embedder=FakeEmbedder(),
         retrieval=FakeRetrieval(stored_steps=(1, 2)),
         denoiser=FakeDenoiser(),
+        masks=FakeMaskGenerator(),
     )
 
 

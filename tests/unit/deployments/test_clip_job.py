@@ -5,13 +5,16 @@ import dataclasses
 
 import pytest
 
-from actors.messages import ClipRequest, ReuseMode
+from actors.diff_extractor import FallbackReason
+from actors.messages import ClipRequest
 from deployments.api.artifacts import ArtifactStore, Variant
 from deployments.api.facts import FailureCode
 from deployments.api.jobs import JobStore
 from deployments.api.video_job import VideoStatus
-from deployments.clip_job import WorkerLost, WorkFailed
-from reprise.chorus.plan import Candidate, MissReason
+from deployments.clip_job import MAX_MASK_TASKS
+from deployments.parts import WorkerLost, WorkFailed
+from reprise.chorus.plan import Candidate, MissReason, ReuseMode
+from tests.fakes.clip_parts import FakeDiffExtractor
 from tests.unit.deployments.conftest import CLIP, STEPS, TENANT, Shop, until
 
 SIMILAR = dataclasses.replace(CLIP, prompt=f"{CLIP.prompt} again", seed=8)
@@ -34,8 +37,8 @@ async def test_a_miss_is_stored_and_the_next_similar_prompt_hits_it(shop: Shop) 
 
 
 async def test_every_stage_that_ran_tells_its_seconds(shop: Shop) -> None:
-    seconds = (await shop.make(shop.runner())).reuse.seconds
-    assert None not in dataclasses.astuple(seconds)
+    seconds = dataclasses.asdict((await shop.make(shop.runner())).reuse.seconds)
+    assert [name for name, value in seconds.items() if value is None] == ["diff", "region"]
     off = (await shop.make(shop.runner(is_reuse_on=False))).reuse.seconds
     assert (off.embed, off.lookup) == (None, None)
 
@@ -284,3 +287,71 @@ async def test_nothing_passes_between_unlike_requests(shop: Shop, other: dict[st
     await shop.make(shop.runner())
     clip: ClipRequest = dataclasses.replace(CLIP, **other)  # type: ignore[arg-type]
     assert (await shop.make(shop.runner(), clip)).reuse.reason == MissReason.EMPTY_CACHE
+
+
+async def test_masks_of_a_stored_source_are_made_and_of_a_hit_none(shop: Shop) -> None:
+    runner = shop.runner()
+    job = await shop.make(runner)
+    await until(lambda: bool(shop.masks.made))
+    await shop.make(runner, SIMILAR)
+    assert shop.masks.made == [(TENANT, job.id, f"frames of {job.id}", ("red ball",))]
+    assert shop.masks.num_asked == 1
+
+
+async def test_jobs_wait_for_no_masks_and_a_backlog_is_cut(shop: Shop) -> None:
+    shop.masks.hangs = True
+    runner = shop.runner()
+    for seed in range(MAX_MASK_TASKS + 2):
+        job = await shop.make(runner, dataclasses.replace(CLIP, negative_prompt=str(seed)))
+        assert job.status is VideoStatus.COMPLETED
+        await asyncio.sleep(0)
+    assert shop.masks.num_asked == MAX_MASK_TASKS
+
+
+async def test_a_source_without_masks_is_still_a_source(shop: Shop) -> None:
+    shop.masks.fault = RuntimeError("no segmenter")
+    runner = shop.runner()
+    await shop.make(runner)
+    await until(lambda: shop.masks.num_asked == 1)
+    assert (await shop.make(runner, SIMILAR)).reuse.hit
+
+
+OTHER = dataclasses.replace(CLIP, prompt="a blue ball rises", seed=8)
+
+
+async def test_another_engine_than_the_aligner_has_a_say(shop: Shop) -> None:
+    shop.diff = FakeDiffExtractor("no blue ball rises")
+    runner = shop.runner()
+    source = await shop.make(runner)
+    assert shop.diff.asked == []
+    job = await shop.make(runner, OTHER)
+    assert shop.diff.asked == [(CLIP.prompt, OTHER.prompt)]
+    assert (job.reuse.hit, job.reuse.reason, job.reuse.change_kinds) == (False, "words_differ", ("negation", "colour"))
+    assert job.reuse.seconds.diff is not None
+    assert source.reuse.seconds.diff is None
+
+
+@pytest.mark.parametrize("fault", [RuntimeError("broken"), None])
+async def test_without_an_answer_the_aligners_holds(shop: Shop, fault: Exception | None) -> None:
+    shop.diff = FakeDiffExtractor("no blue ball rises")
+    shop.diff.fault, shop.diff.fallback_reason = fault, FallbackReason.DEADLINE
+    runner = shop.runner()
+    await shop.make(runner)
+    job = await shop.make(runner, OTHER)
+    assert (job.reuse.hit, job.reuse.words_added, job.reuse.words_removed) == (True, ("blue",), ("red",))
+
+
+async def test_nothing_else_than_the_same_request_is_exact(shop: Shop) -> None:
+    runner = shop.runner()
+    await shop.make(runner)
+    job = await shop.make(runner, dataclasses.replace(OTHER, reuse=ReuseMode.EXACT))
+    assert (job.reuse.hit, job.reuse.reason) == (False, MissReason.NOT_THE_SAME)
+
+
+async def test_a_request_can_name_its_source_and_its_own_tau(shop: Shop) -> None:
+    runner = shop.runner()
+    source = await shop.make(runner)
+    strict = await shop.make(runner, dataclasses.replace(OTHER, tau=0.99))
+    assert strict.reuse.reason == MissReason.BELOW_THRESHOLD
+    nearer = await shop.make(runner, dataclasses.replace(OTHER, seed=9, source=source.id))
+    assert nearer.reuse.source_id == source.id

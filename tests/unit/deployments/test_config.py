@@ -8,6 +8,8 @@ import yaml
 from pydantic import ValidationError
 
 import deployments
+from actors.diff_extractor import DiffEngineName, DiffExtractorConfig
+from actors.mask_generator import MaskEngineName
 from cache_store.contracts import EncoderTag
 from deployments.config import PRESETS, AppConfig
 from tests.fakes.partitions import MODEL_PARTITION
@@ -41,6 +43,11 @@ def test_an_unknown_preset_lists_the_known_ones() -> None:
         {"denoiser": {"num_replicas": 0}},
         {"router": {"lookup_timeout_s": 0}},
         {"router": {"max_attempts": 0}},
+        {"masks": {"engine": "sam"}},
+        {"masks": {"timeout_s": 0}},
+        {"masks": {"num_replicas": 0}},
+        {"diff": {"engine": "regex"}},
+        {"diff": {"deadline_s": 0}},
     ],
 )
 def test_values_out_of_range_are_refused(values: dict[str, Any]) -> None:
@@ -54,7 +61,7 @@ def test_each_preset_gives_settings_that_agree(preset: str) -> None:
     limits, model = config.api_settings().limits, config.model_preset()
     assert limits.model == model.name
     assert set(limits.sizes) == set(model.sizes)
-    assert config.embedder_config().model == PRESETS[preset][1]
+    assert config.embedder_config().model == PRESETS[preset].embedder
     assert config.job_store_config().max_attempts == config.router.max_attempts
     assert config.retrieval_config().capacity_bytes == config.store.capacity_bytes
 
@@ -63,6 +70,56 @@ def test_a_checkpoint_and_an_embedder_replace_the_presets_own() -> None:
     config = AppConfig.model_validate({"model_path": "/models/mine", "embedder": {"model": "ViT-B-32:openai"}})
     assert config.model_preset().path == "/models/mine"
     assert config.embedder_config().model == "ViT-B-32:openai"
+
+
+def test_the_bundled_model_has_masks_and_a_real_one_only_when_told() -> None:
+    bundled = AppConfig().mask_generator_config()
+    assert bundled is not None
+    assert (bundled.engine, bundled.segmenter) == (MaskEngineName.TINY_SEGMENTER, PRESETS["tiny"].segmenter)
+    assert (pathlib.Path(bundled.segmenter) / "config.json").is_file()
+    assert AppConfig.model_validate({"masks": {"engine": "off"}}).mask_generator_config() is None
+    assert AppConfig(preset="wan2.1-t2v-1.3b").mask_generator_config() is None
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_any_preset_takes_segmenters_by_their_paths(preset: str) -> None:
+    masks = {"engine": "grounded_sam", "segmenter": "/sam", "detector": "/dino", "device": "cuda"}
+    real = AppConfig.model_validate({"preset": preset, "masks": masks}).mask_generator_config()
+    assert real is not None
+    assert (real.engine, real.segmenter, real.detector, real.device) == (*masks.values(),)
+    mine = AppConfig.model_validate({"preset": preset, "masks": {"engine": "tiny_segmenter", "segmenter": "/mine"}})
+    generator = mine.mask_generator_config()
+    assert generator is not None
+    assert (generator.engine, generator.segmenter) == (MaskEngineName.TINY_SEGMENTER, "/mine")
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"masks": {"engine": "grounded_sam", "detector": "/dino"}}, "grounded_sam needs masks.segmenter"),
+        ({"masks": {"engine": "grounded_sam", "segmenter": "/sam"}}, "grounded_sam needs masks.detector"),
+        ({"masks": {"detector": "/dino"}}, "tiny_segmenter takes no masks.detector, got masks.detector='/dino'"),
+        ({"masks": {"engine": "off", "segmenter": "/sam"}}, "off takes no masks.segmenter"),
+        ({"preset": "wan2.1-t2v-1.3b", "masks": {"segmenter": "/sam"}}, "off takes no masks.segmenter"),
+        ({"preset": "wan2.1-t2v-14b", "masks": {"engine": "tiny_segmenter"}}, "needs masks.segmenter"),
+        ({"diff": {"engine": "llm", "model": "m"}}, "base_url=''"),
+        ({"diff": {"engine": "llm", "base_url": "http://h/v1"}}, "model=''"),
+        ({"diff": {"base_url": "http://h/v1"}}, "base_url='http://h/v1'"),
+    ],
+)
+def test_settings_of_an_engine_that_is_not_chosen_or_lacks_them_are_named(values: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValidationError) as raised:
+        AppConfig.model_validate(values)
+    (fault,) = raised.value.errors()
+    assert named in fault["msg"]
+
+
+def test_prompts_are_compared_by_the_aligner_unless_a_model_is_named() -> None:
+    assert AppConfig().diff.extractor_config() == DiffExtractorConfig()
+    values = {"engine": "llm", "base_url": "http://h/v1", "model": "m", "deadline_s": 0.3}
+    assert AppConfig.model_validate({"diff": values}).diff.extractor_config() == DiffExtractorConfig(
+        engine=DiffEngineName.LLM, base_url="http://h/v1", model="m", deadline_s=0.3
+    )
 
 
 def test_the_data_folder_is_the_same_for_every_process(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from load_tests.hit_rate import Window, hit_rate_table, write_csv
+from load_tests.hit_rate import Window, hit_rate_table, hits_in_order, share_of_hits, write_csv
 from load_tests.ledger import JobRow, Ledger, Outcome, read_rows, write_rows
 from load_tests.thresholds import Thresholds, missed, read_thresholds
 from load_tests.traces import Kind, TraceItem
@@ -60,6 +60,21 @@ def test_no_rows_no_windows() -> None:
     assert hit_rate_table([]) == []
     with pytest.raises(ValueError, match="got 0"):
         hit_rate_table([], window=0)
+
+
+def test_hits_follow_the_trace_and_what_did_not_complete_is_unknown() -> None:
+    hits = hits_in_order([row(4), row(0, hit=True), failed(2), row(1)])
+    assert hits == [True, False, None, None, False]
+    assert hits_in_order([]) == []
+    assert share_of_hits(hits, first=1, last=3) == 0.5
+    assert share_of_hits(hits, first=5, last=5) == 0
+    assert share_of_hits(hits, first=3, last=4) is None
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 1), (2, 1), (1, 3)])
+def test_a_share_of_requests_that_are_not_there_is_refused(first: int, last: int) -> None:
+    with pytest.raises(ValueError, match="<= 2 requests"):
+        share_of_hits([True, False], first=first, last=last)
 
 
 def test_the_csv() -> None:

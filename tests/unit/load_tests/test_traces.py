@@ -64,6 +64,14 @@ def test_topics_come_back() -> None:
     assert len(set(firsts)) <= SessionMix().num_topics < len(firsts)
 
 
+def test_in_the_theme_trace_no_prompt_follows_from_another() -> None:
+    items = list(open_trace("tiny-theme", seed=0, num_requests=300))
+    assert {item.kind for item in items} == {Kind.FIRST}
+    assert len({item.session for item in items}) == 300
+    # Of 2000 topics evenly drawn 300 times, 278.6 are different ones on average, with a deviation of 4.4.
+    assert len({read_prompt(item.prompt) for item in items}) > 250
+
+
 @pytest.mark.parametrize("values", [{"first": -0.1}, {"first": 0.9, "reroll": 0.2}, {"num_open": 0}, {"num_topics": 0}])
 def test_an_impossible_mix_is_refused(values: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="got"):

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 
-from reprise.chorus.amplification import AmplificationConfig, Gains, amplified, amplify_token_attention, gains_at
+from reprise.chorus.amplification import amplified, amplify_token_attention
+from reprise.chorus.gains import AmplificationConfig, Gains, gains_at
 from reprise.chorus.region import region_index
 from reprise.wan.model import WanModel, encode_prompt, predict_velocity, solver_for
 from reprise.wan.region import masked_forward, predict_region_velocity, region_model

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reprise.chorus.gate import ChangeKind
-from reprise.chorus.plan import Candidate, MissReason, ReusePlan, plan_miss, plan_reuse
+from reprise.chorus.plan import Candidate, MissReason, RegionReason, ReuseMode, ReusePlan, plan_miss, plan_reuse
+from reprise.chorus.prompt_diff import align_diff
 from reprise.chorus.stages import NO_REUSE, StageBoundaries, StageMap, StageRow
 
 MAP = StageMap(
@@ -39,8 +40,10 @@ def source(**changes: Any) -> Candidate:
         ),
         pytest.param([source(matching_score=0.59)], {}, MissReason.BELOW_THRESHOLD, id="under tau"),
         pytest.param([], {}, MissReason.EMPTY_CACHE, id="nothing stored"),
-        pytest.param([SOURCE], {"is_off": True}, MissReason.OFF, id="off"),
-        pytest.param([SOURCE], {"is_off": True, "forced_source_id": "a"}, MissReason.OFF, id="off beats a remix"),
+        pytest.param([SOURCE], {"mode": ReuseMode.OFF}, MissReason.OFF, id="off"),
+        pytest.param(
+            [SOURCE], {"mode": ReuseMode.OFF, "forced_source_id": "a"}, MissReason.OFF, id="off beats a remix"
+        ),
         pytest.param(
             [SOURCE], {"prompt_exceeds_encoder": True}, MissReason.PROMPT_EXCEEDS_ENCODER, id="prompt too long"
         ),
@@ -57,6 +60,15 @@ def source(**changes: Any) -> Candidate:
         pytest.param([SOURCE], {"forced_source_id": "a"}, ("a", 20), id="remix over tau keeps its score"),
         pytest.param(
             [SOURCE, source(source_id="b", matching_score=0.7)], {"forced_source_id": "b"}, ("b", 10), id="remix of b"
+        ),
+        pytest.param([source(matching_score=0.7)], {"tau": 0.8}, MissReason.BELOW_THRESHOLD, id="tau of the request"),
+        pytest.param([source(matching_score=0.7)], {"tau": 0.1}, ("a", 10), id="tau under the map's own"),
+        pytest.param([SOURCE], {"mode": ReuseMode.EXACT}, MissReason.NOT_THE_SAME, id="exact, and it is another"),
+        pytest.param(
+            [source(matching_score=0.8, stored_steps=(5, 10))],
+            {"mode": ReuseMode.NIRVANA},
+            ("a", 10),
+            id="NIRVANA's map",
         ),
         pytest.param([SOURCE], {"forced_source_id": "b"}, MissReason.SOURCE_MISSING, id="remix of what is gone"),
         pytest.param(
@@ -78,7 +90,7 @@ def test_plan(
         source_id, k1 = expected
         assert plan.is_hit
         assert (plan.source_id, plan.reason, plan.source_seed) == (source_id, None, 1)
-        assert plan.boundaries == StageBoundaries(k1=k1, k2=k1)
+        assert plan.boundaries.k1 == k1
 
 
 @pytest.mark.parametrize(
@@ -107,23 +119,73 @@ def test_a_less_similar_source_is_taken_where_words_forbid_the_best() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "seed", "refresh_noise", "same_request"),
+    ("prompt", "seed", "refresh_noise", "k1"),
     [
-        ("A red ball", 1, False, True),
-        ("A red ball", 2, True, False),
-        ("a  red BALL!", 2, True, False),
-        ("a red ball", 1, False, False),
-        ("A blue ball", 2, False, False),
-        ("A blue ball", 1, False, False),
+        ("A red ball", 1, False, 50),
+        ("A red ball", 2, True, 5),
+        ("a  red BALL!", 2, True, 5),
+        ("a red ball", 1, False, 20),
+        ("A blue ball", 2, False, 20),
+        ("A blue ball", 1, False, 20),
     ],
 )
-def test_reroll_refreshes_the_noise_and_repetition_does_not(
-    prompt: str, seed: int, refresh_noise: bool, same_request: bool
+def test_reroll_refreshes_the_noise_and_repetition_gives_the_clip_itself(
+    prompt: str, seed: int, refresh_noise: bool, k1: int
 ) -> None:
-    plan = plan_reuse(candidates=[source(stored_steps=(5, 20))], **{**REQUEST, "prompt": prompt, "seed": seed})
-    assert (plan.refresh_noise, plan.same_request) == (refresh_noise, same_request)
-    assert plan.boundaries.k1 == (5 if refresh_noise else 20)
+    plan = plan_reuse(candidates=[source(stored_steps=(5, 20, 50))], **{**REQUEST, "prompt": prompt, "seed": seed})
+    assert (plan.refresh_noise, plan.boundaries, plan.source_steps) == (
+        refresh_noise,
+        StageBoundaries(k1=k1, k2=k1),
+        (k1,),
+    )
     assert (plan.change_kinds == (ChangeKind.REROLL,)) == refresh_noise
+
+
+@pytest.mark.parametrize("mode", [ReuseMode.EXACT, ReuseMode.CHORUS])
+def test_the_same_request_is_found_behind_others_that_score_alike(mode: ReuseMode) -> None:
+    candidates = [source(seed=7), source(source_id="b", stored_steps=(10, 50)), source(source_id="c", seed=8)]
+    plan = plan_reuse(candidates=candidates, mode=mode, **{**REQUEST, "prompt": SOURCE.prompt, "seed": 1})
+    assert (plan.source_id, plan.boundaries.k1) == ("b", 50)
+
+
+WIDE = dataclasses.replace(MAP, rows=(StageRow(min_score=0.6, k1=10, k2=30),))
+DENSE = source(stored_steps=(5, 10, 15, 20, 25, 30, 50))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "phrase", "reason", "steps"),
+    [
+        pytest.param("a blue ball", "red ball", None, (10, 15, 20, 25, 30), id="the object that changes"),
+        pytest.param("a red ball on a beach", None, RegionReason.NOT_ALLOWED, (10,), id="gate gives no step"),
+        pytest.param("the red ball", None, RegionReason.NO_OBJECT, (10,), id="no word differs"),
+    ],
+)
+def test_stage_2_follows_where_one_object_changes(
+    prompt: str, phrase: str | None, reason: RegionReason | None, steps: tuple[int, ...]
+) -> None:
+    narrow = dataclasses.replace(WIDE, rows=(StageRow(min_score=0.6, k1=10, k2=10),))
+    stage_map = narrow if reason is RegionReason.NOT_ALLOWED else WIDE
+    plan = plan_reuse(candidates=[DENSE], **{**REQUEST, "prompt": prompt, "stage_map": stage_map})
+    assert (plan.region_phrase, plan.region_reason, plan.source_steps) == (phrase, reason, steps)
+    assert plan.boundaries == StageBoundaries(k1=10, k2=30 if phrase else 10)
+
+
+def test_k2_is_no_later_than_the_last_stored_step() -> None:
+    plan = plan_reuse(candidates=[source(stored_steps=(10, 20))], **{**REQUEST, "stage_map": WIDE})
+    assert (plan.boundaries, plan.source_steps) == (StageBoundaries(k1=10, k2=20), (10, 20))
+
+
+def test_nirvana_looks_at_no_words() -> None:
+    plan = plan_reuse(candidates=[DENSE], mode=ReuseMode.NIRVANA, **{**REQUEST, "prompt": "no red ball"})
+    assert plan.boundaries == StageBoundaries(k1=25, k2=25)
+    assert (plan.diff, plan.change_kinds) == (None, ())
+
+
+def test_another_engines_diff_can_lower_and_names_the_words() -> None:
+    other = align_diff("A red ball", "two red balls")
+    plan = plan_reuse(candidates=[DENSE], diffs={"a": other}, **{**REQUEST, "stage_map": WIDE})
+    assert plan.change_kinds == (ChangeKind.NUMBER, ChangeKind.COLOUR)
+    assert plan.diff == other
 
 
 def test_a_remix_with_the_same_prompt_stays_close_to_its_source() -> None:
@@ -180,3 +242,8 @@ def test_unscored_candidate_is_refused_unless_forced(score: float | None) -> Non
 def test_contradictory_plan_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="a source and k1 > 0, or neither and a reason"):
         ReusePlan(**fields)
+
+
+def test_a_region_without_steps_is_refused() -> None:
+    with pytest.raises(ValueError, match="a region exactly when k2 > k1"):
+        ReusePlan(source_id="a", boundaries=StageBoundaries(k1=1, k2=1), region_phrase="ball")

@@ -182,6 +182,7 @@ def test_of_a_repeated_word_the_place_that_changed_counts() -> None:
         # Nothing to point at: place, time, style, motion, or something that only the target has.
         ("a dog in a park", "a dog on a beach", None),
         ("a red star on a blue background", "a red star on a green background", None),
+        ("a star over a grey background with stripes", "a star over a grey background with dots", None),
         ("a city at night", "a city at noon", None),
         ("a castle, oil painting", "a castle, pencil sketch", None),
         ("a dog running", "a dog sleeping", None),

@@ -1,5 +1,6 @@
 """Schedules and solver steps against diffusers' schedulers."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -139,8 +140,27 @@ def test_no_steps_is_refused(num_steps: int) -> None:
 
 def test_step_beyond_the_run_is_refused() -> None:
     solver = new_solver(FlowMatchEulerDiscreteScheduler(), num_steps=3)
-    with pytest.raises(ValueError, match="from step 4 of a run of 3"):
+    with pytest.raises(ValueError, match="from step 4 to 3 in a run of 3"):
         list(run_steps(solver, SolverState(latent_BCTHW=draw(1), step=4), predict))
+
+
+def test_a_correction_reaches_the_steps_that_follow_and_the_end_is_kept() -> None:
+    solver = new_solver(FlowMatchEulerDiscreteScheduler(shift=3.0), num_steps=4)
+
+    def pin(state: SolverState) -> SolverState:
+        return dataclasses.replace(state, latent_BCTHW=torch.full_like(state.latent_BCTHW, float(state.step)))
+
+    seen: list[float] = []
+
+    def spy(latent: Tensor, timestep: Tensor) -> Tensor:
+        seen.append(float(latent.mean()))
+        return predict(latent, timestep)
+
+    start = SolverState(latent_BCTHW=draw(1), step=1)
+    states = list(run_steps(solver, start, spy, end=3, correct=pin))
+    assert [state.step for state in states] == [2, 3]
+    assert [float(state.latent_BCTHW.mean()) for state in states] == [2.0, 3.0]
+    assert seen[1] == 2.0
 
 
 def test_distilled_levels_are_the_schedulers_own_with_custom_sigmas() -> None:

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reprise.intra import TeaCacheConfig
+from reprise.teacache import TeaCacheConfig
 from reprise.tinyworld import is_held_out, render_scene
 from training.teacache_fit import (
     LEAST_PSNR,

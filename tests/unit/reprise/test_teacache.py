@@ -13,21 +13,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from reprise.errors import Cancelled
-from reprise.intra import (
+from reprise.sampling import SolverState, run_steps
+from reprise.teacache import (
     TeaCacheConfig,
-    TeaCacheRun,
     plan_computed,
-    project_out,
-    projection_distances,
     rescale,
-    run_blocks,
     teacache_from_json,
     wan21_t2v_1_3b_teacache,
     wan21_t2v_14b_teacache,
 )
-from reprise.sampling import SolverState, run_steps
 from reprise.wan.model import WanModel, denoise, draw_noise, encode_prompt, load, solver_for
 from reprise.wan.presets import tiny
+from reprise.wan.teacache import TeaCacheRun, project_out, projection_distances, run_blocks
 
 SIZE, FRAMES, STEPS = 32, 9, 8
 LINEAR = (1.0, 0.0)
