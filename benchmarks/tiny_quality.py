@@ -16,7 +16,7 @@ from reprise.chorus.clip import ClipSpec, generate_clip
 from reprise.chorus.plan import MissReason, plan_miss
 from reprise.tinyworld import AttributeScore, SceneSpec, is_held_out, sample_scene, score_video, write_prompt
 from reprise.wan.model import WanModel, load
-from reprise.wan.presets import tiny
+from training.pairs import PRESETS
 
 ATTRIBUTES = tuple(field.name for field in dataclasses.fields(AttributeScore))
 
@@ -25,8 +25,9 @@ _model: WanModel | None = None
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """One prompt to try; `model` and `num_steps` are the same for all of a run."""
+    """One prompt to try; all but scene, prompt and seed are the same for all of a run."""
 
+    preset: str
     scene: SceneSpec
     prompt: str
     seed: int
@@ -34,7 +35,9 @@ class Task:
     guidance_scale: float
 
 
-def draw_tasks(count: int, *, num_objects: int, seed: int, num_steps: int, guidance_scale: float) -> list[Task]:
+def draw_tasks(
+    preset: str, count: int, *, num_objects: int, seed: int, num_steps: int, guidance_scale: float
+) -> list[Task]:
     """Draw held-out scenes and word them."""
     rng = np.random.default_rng((seed, num_objects))
     tasks: list[Task] = []
@@ -44,6 +47,7 @@ def draw_tasks(count: int, *, num_objects: int, seed: int, num_steps: int, guida
             prompt = write_prompt(scene, rng)
             tasks.append(
                 Task(
+                    preset=preset,
                     scene=scene,
                     prompt=prompt,
                     seed=seed + len(tasks),
@@ -59,7 +63,7 @@ def run_task(task: Task) -> AttributeScore:
     global _model
     if _model is None:
         torch.set_num_threads(1)
-        _model = load(tiny())
+        _model = load(PRESETS[task.preset]())
     preset = _model.preset
     width, height = preset.sizes[preset.default_size]
     spec = ClipSpec(
@@ -82,17 +86,25 @@ def shares(scores: list[AttributeScore]) -> dict[str, float]:
 
 def main() -> None:
     """Run the benchmark."""
-    preset = tiny()
     parser = argument_parser(__doc__ or "")
+    parser.add_argument("--preset", choices=sorted(PRESETS), default="tiny")
     parser.add_argument("--clips", type=int, default=200, help="single-object prompts")
     parser.add_argument("--two-object-clips", type=int, default=60)
-    parser.add_argument("--steps", type=int, default=preset.num_inference_steps)
-    parser.add_argument("--guidance", type=float, default=preset.guidance_scale)
+    parser.add_argument("--steps", type=int, help="by default the preset's, as the guidance")
+    parser.add_argument("--guidance", type=float)
     parser.add_argument("--workers", type=int, default=2, help="processes, one thread each")
     options = parser.parse_args()
+    preset = PRESETS[options.preset]()
+    num_steps = options.steps or preset.num_inference_steps
+    guidance_scale = preset.guidance_scale if options.guidance is None else options.guidance
     single, double = (
         draw_tasks(
-            count, num_objects=objects, seed=options.seed, num_steps=options.steps, guidance_scale=options.guidance
+            options.preset,
+            count,
+            num_objects=objects,
+            seed=options.seed,
+            num_steps=num_steps,
+            guidance_scale=guidance_scale,
         )
         for count, objects in ((options.clips, 1), (options.two_object_clips, 2))
     )
@@ -113,8 +125,8 @@ def main() -> None:
             name="tiny_quality",
             parameters={
                 "preset": preset.name,
-                "steps": options.steps,
-                "guidance_scale": options.guidance,
+                "steps": num_steps,
+                "guidance_scale": guidance_scale,
                 "num_frames": preset.default_num_frames,
                 "reuse": "off",
             },

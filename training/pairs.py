@@ -16,6 +16,7 @@ from actors.engines.open_clip import OpenClipEmbedder
 from actors.engines.tiny_segmenter import TinySegmenter
 from actors.mask_generator import MaskEngineName, MaskGeneratorConfig, MaskGeneratorReplica
 from reprise.chorus.clip import Clip, ClipSpec, generate_clip
+from reprise.chorus.gains import AmplificationConfig
 from reprise.chorus.mask_codec import unpack_mask
 from reprise.chorus.objects import object_phrases
 from reprise.chorus.plan import Candidate, MissReason, ReusePlan, plan_miss, plan_reuse
@@ -92,6 +93,11 @@ class Studio:
         self.model: WanModel = load(preset)
         config = MaskGeneratorConfig(engine=MaskEngineName.TINY_SEGMENTER, segmenter=SEGMENTER)
         self._masks = MaskGeneratorReplica(config, TinySegmenter(SEGMENTER))
+
+    def amplify(self, setting: AmplificationConfig | None) -> None:
+        """Amplify the differing words of later clips by this setting."""
+        preset = dataclasses.replace(self.model.preset, amplification=setting)
+        self.model = dataclasses.replace(self.model, preset=preset)
 
     def spec(self, prompt: str, seed: int) -> ClipSpec:
         """Ask for a clip with the preset's defaults."""
