@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
     preset = PRESETS[args.preset]()
-    pairs = draw_pairs(args.pairs, edges=edges_of(preset)[:-1], seed=SEED, paraphrase_share=0.0)
+    pairs = draw_pairs(args.pairs, edges=edges_of(preset)[:-1], seed=SEED, edits_only=True)
     document = calibrate(preset, pairs, workers=args.workers)
     document["recipe"] = f"python -m training.amplification --preset {args.preset} --pairs {args.pairs}"
     folder = pathlib.Path(preset.transformer_path or WEIGHTS / "tiny")

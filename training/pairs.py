@@ -22,6 +22,7 @@ from reprise.chorus.objects import object_phrases
 from reprise.chorus.plan import Candidate, MissReason, ReusePlan, plan_miss, plan_reuse
 from reprise.chorus.source import Source
 from reprise.chorus.stages import StageBoundaries, StageMap, StageRow
+from reprise.teacache import TeaCacheConfig
 from reprise.tinyworld import SceneSpec, change_one, is_held_out, sample_scene, score_video, write_prompt
 from reprise.wan.model import WanModel, load
 from reprise.wan.presets import WEIGHTS, ModelPreset, tiny, tiny_4step
@@ -29,6 +30,8 @@ from reprise.wan.presets import WEIGHTS, ModelPreset, tiny, tiny_4step
 PRESETS: Final = {"tiny": tiny, "tiny-4step": tiny_4step}
 SEGMENTER: Final = str(WEIGHTS / "tiny_segmenter")
 PARAPHRASE_SHARE: Final = 0.3
+POOL: Final = 300
+"""Sources among which a stranger's nearest neighbour is looked for; more would leave the lower bins empty."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,30 +47,46 @@ class Pair:
     seed: int
 
 
-def draw_pairs(
-    count: int, *, edges: Sequence[float], seed: int, paraphrase_share: float = PARAPHRASE_SHARE
-) -> list[Pair]:
-    """Draw `count` held-out pairs, a paraphrase or one attribute apart, of every bin of m that begins at an edge."""
+def draw_pairs(count: int, *, edges: Sequence[float], seed: int, edits_only: bool = False) -> list[Pair]:
+    """Draw `count` pairs of every bin of m that begins at an edge.
+
+    Every second one is an edit, of a held-out target one attribute away or merely reworded, as within one person's
+    session; the others are strangers: a target and its nearest neighbour among sources drawn like it.
+    """
     embedder = OpenClipEmbedder(f"local-dir:{WEIGHTS / 'tiny_clip'}")
     rng = np.random.default_rng(seed)
+    pool = [] if edits_only else [sample_scene(rng) for _ in range(POOL)]
+    pool_prompts = [write_prompt(scene, rng) for scene in pool]
+    pool_vectors = np.stack([embedder.embed(prompt) for prompt in pool_prompts]) if pool else None
     pairs: list[Pair] = []
-    room = [count] * len(edges)
-    while any(room):
-        scene = sample_scene(rng, num_objects=1)
-        other = scene if rng.random() < paraphrase_share else change_one(scene, rng)
-        if not is_held_out(other):
-            continue
-        source, target = write_prompt(scene, rng), write_prompt(other, rng)
-        score = float(embedder.embed(source) @ embedder.embed(target))
-        place = int(np.searchsorted(edges, score, side="right")) - 1
-        if place >= 0 and room[place]:
-            room[place] -= 1
+    rooms = {is_edit: [(count + is_edit) // 2] * len(edges) for is_edit in (True, False)}
+    if edits_only:
+        rooms = {True: [count] * len(edges)}
+    while any(any(room) for room in rooms.values()):
+        is_edit = any(rooms[True]) and (edits_only or len(pairs) % 2 == 0 or not any(rooms[False]))
+        if is_edit or pool_vectors is None:
+            source_scene = sample_scene(rng, num_objects=1)
+            reworded = not edits_only and rng.random() < PARAPHRASE_SHARE
+            scene = source_scene if reworded else change_one(source_scene, rng)
+            if not is_held_out(scene):
+                continue
+            source, target = write_prompt(source_scene, rng), write_prompt(scene, rng)
+            score = float(embedder.embed(source) @ embedder.embed(target))
+        else:
+            scene = sample_scene(rng)
+            target = write_prompt(scene, rng)
+            scores = pool_vectors @ embedder.embed(target)
+            place = int(scores.argmax())
+            source_scene, source, score = pool[place], pool_prompts[place], float(scores[place])
+        bin_ = int(np.searchsorted(edges, score, side="right")) - 1
+        if bin_ >= 0 and rooms[is_edit][bin_]:
+            rooms[is_edit][bin_] -= 1
             pairs.append(
                 Pair(
                     source=source,
                     target=target,
-                    source_scene=scene,
-                    scene=other,
+                    source_scene=source_scene,
+                    scene=scene,
                     score=score,
                     seed=seed + len(pairs),
                 )
@@ -136,13 +155,22 @@ class Studio:
             masks={mask.phrase: torch.from_numpy(unpack_mask(mask.packed)) for mask in found if mask.packed},
         )
 
-    def reuse(self, stored: StoredSource, plan: ReusePlan, *, prompt: str, seed: int) -> Clip:
+    def reuse(
+        self,
+        stored: StoredSource | None,
+        plan: ReusePlan,
+        *,
+        prompt: str,
+        seed: int,
+        teacache: TeaCacheConfig | None = None,
+    ) -> Clip:
         """Make a clip by a plan that starts from the source; in full where the plan is a miss."""
         source = None
         if plan.is_hit:
+            assert stored is not None, "a hit has a source"
             mask_FHW = None if plan.region_phrase is None else stored.masks.get(plan.region_phrase)
             source = Source(points={step: stored.trajectory[step] for step in plan.source_steps}, mask_FHW=mask_FHW)
-        return generate_clip(self.model, self.spec(prompt, seed), plan, source)
+        return generate_clip(self.model, self.spec(prompt, seed), plan, source, teacache=teacache)
 
 
 def plan_at(

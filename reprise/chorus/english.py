@@ -19,7 +19,7 @@ CONJUNCTIONS: Final = _words("and or but while as then & plus whereas where when
 PRONOUNS: Final = _words("it they he she we i you who which whose him them us me himself herself itself themselves")
 PREPOSITIONS: Final = _words("of in on at by for to with against upon via per into onto than")
 """Those that change little by themselves; `RELATIONS` says which do."""
-FILLERS: Final = _words("there here also just very so too etc s t medium-sized")
+FILLERS: Final = _words("there here also just very so too etc s t medium medium-sized mid-sized")
 FUNCTION_WORDS: Final = DETERMINERS | AUXILIARIES | CONJUNCTIONS | PRONOUNS | PREPOSITIONS | FILLERS
 FRAMINGS: Final = _words("video clip footage")
 """Before `of` or `showing` these say only that the prompt asks for a video."""
@@ -51,7 +51,7 @@ RELATIONS: Final = _words(
     "surrounded in-front-of"
 )
 """Prepositions that say where or when: changing one changes the picture."""
-SIZES: Final = _words("small medium large tall short huge giant long wide thick thin mid-sized gigantic")
+SIZES: Final = _words("small large tall short huge giant long wide thick thin gigantic")
 
 MOTIONS: Final = _words(
     "move go walk run jump leap hop fly swim dance spin rotate turn fall rise drop climb crawl slide drift glide "

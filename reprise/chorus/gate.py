@@ -27,13 +27,15 @@ class ChangeKind(enum.StrEnum):
     SCENE = "scene"
     """Place, time, weather or background."""
     OBJECT = "object"
-    """A thing comes, goes or becomes another."""
+    """A thing goes or becomes another."""
     MOTION = "motion"
     """What something does, or how fast."""
     DIRECTION = "direction"
     """Left and right, up and down, before and behind."""
-    NUMBER = "number"
     SIZE = "size"
+    NEW_OBJECT = "new_object"
+    """A thing comes, and none goes for it."""
+    NUMBER = "number"
     SWAP = "swap"
     """The same words belong to other things: who is red, who chases whom."""
     REROLL = "reroll"
@@ -60,8 +62,9 @@ CAPS: Final = {
     ChangeKind.OBJECT: Cap(k1=0.4, k2=0.8),
     ChangeKind.MOTION: Cap(k1=0.3, k2=0.3),
     ChangeKind.DIRECTION: Cap(k1=0.3, k2=0.3),
+    ChangeKind.SIZE: Cap(k1=0.25, k2=0.25),
+    ChangeKind.NEW_OBJECT: Cap(k1=0.2, k2=0.2),
     ChangeKind.NUMBER: Cap(k1=0.2, k2=0.2),
-    ChangeKind.SIZE: Cap(k1=0.2, k2=0.2),
     ChangeKind.SWAP: Cap(k1=0.2, k2=0.2),
     ChangeKind.REROLL: Cap(k1=0.1, k2=0.1),
     ChangeKind.NEGATION: Cap(k1=0.0, k2=0.0),
@@ -99,7 +102,12 @@ def change_kinds(diff: TokenDiff) -> tuple[ChangeKind, ...]:
         word.stem: is_plural(word.text) != is_plural(gone[word.stem].text) for word in diff.added if word.stem in gone
     }
     kinds = {ChangeKind.NUMBER if is_count else ChangeKind.SWAP for is_count in repeated.values()}
-    kinds |= {_kind_of(word) for word in (*diff.added, *diff.removed) if not repeated.get(word.stem, False)}
+    added, removed = (
+        [_kind_of(word) for word in words if not repeated.get(word.stem, False)] for words in (diff.added, diff.removed)
+    )
+    kinds |= {*added, *removed}
+    if added.count(ChangeKind.OBJECT) > removed.count(ChangeKind.OBJECT):
+        kinds = (kinds - {ChangeKind.OBJECT}) | {ChangeKind.NEW_OBJECT}
     return tuple(sorted(kinds or {ChangeKind.NONE}, key=STRICTNESS.__getitem__, reverse=True))
 
 

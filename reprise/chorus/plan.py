@@ -177,7 +177,7 @@ def plan_reuse(
     if mode is ReuseMode.OFF:
         return plan_miss(MissReason.OFF)
     if mode is ReuseMode.NIRVANA:
-        stage_map = nirvana_map()
+        stage_map = nirvana_map(num_steps=num_steps)
     tau = stage_map.tau if tau is None else max(tau, stage_map.tau)
     if forced_source_id is not None:
         candidates = [_at_least_tau(c, tau) for c in candidates if c.source_id == forced_source_id]

@@ -93,13 +93,15 @@ def stage_map_from_json(text: str) -> StageMap:
     return StageMap(tau=table["tau"], num_steps=table["num_steps"], rows=rows)
 
 
-def nirvana_map() -> StageMap:
+def nirvana_map(*, num_steps: int = 50) -> StageMap:
     """Give the policy of NIRVANA (Agarwal et al., NSDI 2024): stage 1 only, K of 50 by similarity, none under 0.65.
 
-    The paper asks for more than a score where a row here is reached by that score itself.
+    The paper asks for more than a score where a row here is reached by that score itself. For another number of steps
+    each K is the same share of it, rounded down.
     """
     ladder = ((0.65, 5), (0.75, 10), (0.85, 15), (0.9, 20), (0.95, 25))
-    return StageMap(tau=0.65, num_steps=50, rows=tuple(StageRow(min_score=m, k1=k, k2=k) for m, k in ladder))
+    rows = tuple(StageRow(min_score=m, k1=k * num_steps // 50, k2=k * num_steps // 50) for m, k in ladder)
+    return StageMap(tau=0.65, num_steps=num_steps, rows=rows)
 
 
 def many_step_map() -> StageMap:

@@ -32,7 +32,7 @@ def test_the_weakest_within_one_standard_error_is_chosen(found: list[list[int]],
 
 def test_a_calibration_tries_every_setting() -> None:
     preset = dataclasses.replace(tiny_4step(), transformer_path=None, default_num_frames=5)
-    pairs = draw_pairs(1, edges=(0.75,), seed=3, paraphrase_share=0.0)
+    pairs = draw_pairs(1, edges=(0.75,), seed=3, edits_only=True)
     document = calibrate(preset, pairs, workers=1)
     assert len(document["tried"]) == len(every_setting())
     assert AmplificationConfig(**document["amplification"]) in every_setting()
