@@ -21,7 +21,7 @@ from cache_store.latents.memory import MemoryLatentStore
 from cache_store.partition import PartitionKey
 from deployments.planning import NUM_CANDIDATES
 from load_tests.traces import TraceItem
-from reprise.chorus.gate import reachable_steps
+from reprise.chorus.grid import make_grid
 from reprise.chorus.plan import Candidate, plan_reuse
 from reprise.chorus.stages import StageMap
 
@@ -70,7 +70,7 @@ class DryCache:
             make_index=FaissIvfIndex,
         )
         self._partition = dataclasses.replace(PARTITION, num_steps=stage_map.num_steps)
-        self._steps = reachable_steps(stage_map, num_steps=stage_map.num_steps)
+        self._steps = make_grid(stage_map, num_steps=stage_map.num_steps).steps
 
     def nearest(self, vector: FloatArray) -> list[Candidate]:
         """Give as many sources as the server looks at, best first."""

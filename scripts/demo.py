@@ -77,6 +77,13 @@ def words_found(prompt: str, frames_THWC: NDArray[np.uint8]) -> str:
     return ", ".join(word if is_right else f"[red strike]{word}[/red strike]" for word, is_right in marks.items())
 
 
+def region_text(reuse: dict[str, Any]) -> str:
+    """Say which steps worked on one object alone, and on how much of the picture, or why none did."""
+    if reuse["region_phrase"] is None:
+        return "" if reuse["region_reason"] is None else f"none ({reuse['region_reason']})"
+    return f"{reuse['k1']} to {reuse['k2']}: {reuse['region_phrase']}, {reuse['see_share']:.0%} seen"
+
+
 def contact_sheet(clips: list[NDArray[np.uint8]], *, num_columns: int = 6, zoom: int = 2) -> Image.Image:
     """Lay a few frames of every clip out, one row a clip."""
     rows = []
@@ -90,7 +97,18 @@ def contact_sheet(clips: list[NDArray[np.uint8]], *, num_columns: int = 6, zoom:
 def summary_table(jobs: list[dict[str, Any]], clips: list[NDArray[np.uint8]]) -> Table:
     """Set the closing table."""
     table = Table(title="What was reused", expand=True)
-    for name in ("#", "prompt", "", "source", "m", "K1", "denoise s", "speed-up", "read back from the pixels"):
+    for name in (
+        "#",
+        "prompt",
+        "",
+        "source",
+        "m",
+        "skipped",
+        "region only",
+        "denoise s",
+        "speed-up",
+        "read back from the pixels",
+    ):
         table.add_column(name)
     number = {job["id"]: str(index) for index, job in enumerate(jobs, 1)}
     full_s = statistics.median(job["reuse"]["seconds"]["denoise"] for job in jobs if not job["reuse"]["hit"])
@@ -104,6 +122,7 @@ def summary_table(jobs: list[dict[str, Any]], clips: list[NDArray[np.uint8]]) ->
             f"#{number[reuse['source_id']]}" if reuse["hit"] else "",
             "" if score is None else f"{score:.2f}",
             f"{reuse['k1']} of {reuse['effective']['num_inference_steps']}" if reuse["hit"] else "",
+            region_text(reuse) if reuse["hit"] else "",
             f"{seconds:.2f}",
             f"{full_s / seconds:.2f}x" if reuse["hit"] else "",
             words_found(job["prompt"], frames_THWC),
@@ -116,7 +135,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("outputs/demo"))
     args = parser.parse_args()
-    console = Console(width=None if sys.stdout.isatty() else 150)
+    console = Console(width=None if sys.stdout.isatty() else 170)
     shutil.rmtree(args.output, ignore_errors=True)
     args.output.mkdir(parents=True)
     console.print("starting Ray Serve, the embedded store and the bundled models ...")

@@ -1,9 +1,9 @@
 """Calibrate token-guided amplification of a bundled model: `python -m training.amplification --preset tiny-4step`.
 
 Chorus section 3.2. Targets one attribute apart from their source go on from its latent at a step that is late for
-them, so that the source's scene fights the prompt's. Every pair of peaks is tried on the same pairs and seeds. Stored
-is the one with the most attributes of the target, of seven, found by the exact scorer; the weakest among those that
-come within one standard error of it, since gains can only do harm where the prompt has won.
+them, so that the source's scene fights the prompt's. Every setting is tried on the same pairs and seeds. The one with
+the most attributes of the target, of seven, found by the exact scorer is the best; stored is the weakest among those
+that come within one standard error of it, since gains can only do harm where the prompt has won.
 """
 
 import argparse
@@ -27,8 +27,9 @@ from training.pairs import PRESETS, Pair, Studio, draw_pairs, keep_all, num_foun
 from training.stage_map import edges_of
 
 SEED: Final = 71
-KEY_PEAKS: Final = (1.0, 1.5, 2.0, 3.0, 5.0)
-OUTPUT_PEAKS: Final = (1.0, 1.15, 1.3, 1.6)
+KEY_PEAKS: Final = (1.0, 1.5, 2.0, 3.0, 4.0)
+OUTPUT_PEAKS: Final = (1.0, 1.3)
+FLOORS: Final = (0.0, 1.0)
 DECAY: Final = 1.0
 LATE: Final = {50: (20, 25, 30), 4: (1, 2)}
 """Steps at which targets take over, one after the other over the pairs; the gate is not asked."""
@@ -37,9 +38,13 @@ _studio: Studio | None = None
 
 
 def every_setting() -> list[AmplificationConfig]:
-    """Give the settings that are tried, the weakest first."""
-    peaks = sorted(itertools.product(KEY_PEAKS, OUTPUT_PEAKS), key=lambda pair: (pair[0] - 1) / 4 + (pair[1] - 1) / 0.6)
-    return [AmplificationConfig(key_peak=key, output_peak=output, decay=DECAY) for key, output in peaks]
+    """Give the settings that are tried, the weakest first; without gains one is enough."""
+    peaks = sorted(itertools.product(KEY_PEAKS, OUTPUT_PEAKS), key=lambda pair: (pair[0] - 1) / 3 + (pair[1] - 1) / 0.3)
+    return [
+        AmplificationConfig(key_peak=key, output_peak=output, decay=DECAY, floor=floor)
+        for floor, (key, output) in itertools.product(FLOORS, peaks)
+        if floor == 0 or (key, output) != (1, 1)
+    ]
 
 
 def measure_pair(preset: ModelPreset, pair: Pair, k1: int) -> list[int]:
@@ -73,7 +78,7 @@ def choose(found: Sequence[Sequence[int]]) -> int:
     best = int(table.mean(0).argmax())
     behind = table[:, [best]] - table
     errors = behind.std(0, ddof=1) / np.sqrt(len(table)) if len(table) > 1 else np.zeros(table.shape[1])
-    return int(np.flatnonzero(behind.mean(0) <= errors)[0])
+    return int(np.flatnonzero(behind.mean(0) <= errors + 1e-9)[0])
 
 
 def calibrate(preset: ModelPreset, pairs: Sequence[Pair], *, workers: int) -> dict[str, Any]:
@@ -103,7 +108,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
     preset = PRESETS[args.preset]()
-    pairs = draw_pairs(args.pairs, edges=edges_of(preset)[:-1], seed=SEED, edits_only=True)
+    pairs = draw_pairs(args.pairs, edges=edges_of(preset), seed=SEED, edits_only=True)
     document = calibrate(preset, pairs, workers=args.workers)
     document["recipe"] = f"python -m training.amplification --preset {args.preset} --pairs {args.pairs}"
     folder = pathlib.Path(preset.transformer_path or WEIGHTS / "tiny")

@@ -73,7 +73,7 @@ def _form_fields(form: FormData) -> dict[str, FormValue]:
         if isinstance(value, UploadFile):
             message = NO_INPUT_REFERENCE if key == "input_reference" else f"{key} must be text, got a file"
             raise InvalidRequest(message, param=key)
-        name, bracket, part = key.partition("[")
+        name, bracket, part = key.removesuffix("]").partition("[")
         held = fields.get(name)
         if bracket and isinstance(held, dict) and part not in held:
             held[part] = value

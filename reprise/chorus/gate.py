@@ -12,7 +12,7 @@ from typing import Final
 from reprise.chorus import english
 from reprise.chorus.phrases import PromptWord, Role, is_uncovered
 from reprise.chorus.prompt_diff import TokenDiff
-from reprise.chorus.stages import StageBoundaries, StageMap
+from reprise.chorus.stages import StageBoundaries
 from reprise.chorus.stemming import is_plural, stem, stems_of
 
 
@@ -57,12 +57,12 @@ class Cap:
 CAPS: Final = {
     ChangeKind.NONE: Cap(k1=1.0, k2=1.0),
     ChangeKind.ATTRIBUTE: Cap(k1=0.5, k2=0.8),
-    ChangeKind.COLOUR: Cap(k1=0.4, k2=0.8),
-    ChangeKind.SCENE: Cap(k1=0.4, k2=0.4),
-    ChangeKind.OBJECT: Cap(k1=0.4, k2=0.8),
+    ChangeKind.COLOUR: Cap(k1=0.5, k2=0.8),
+    ChangeKind.SCENE: Cap(k1=0.5, k2=0.5),
+    ChangeKind.OBJECT: Cap(k1=0.5, k2=0.8),
     ChangeKind.MOTION: Cap(k1=0.3, k2=0.3),
     ChangeKind.DIRECTION: Cap(k1=0.3, k2=0.3),
-    ChangeKind.SIZE: Cap(k1=0.25, k2=0.25),
+    ChangeKind.SIZE: Cap(k1=0.25, k2=0.5),
     ChangeKind.NEW_OBJECT: Cap(k1=0.2, k2=0.2),
     ChangeKind.NUMBER: Cap(k1=0.2, k2=0.2),
     ChangeKind.SWAP: Cap(k1=0.2, k2=0.2),
@@ -71,10 +71,10 @@ CAPS: Final = {
 }
 """Set by hand: how late a start from the source's latent can still be turned into the target. Denoising settles the
 layout first and surfaces last. How large, how many and which belongs to which is fixed almost at once, then courses,
-then shapes; places and colours can still be turned at half of N, but not without harm to the rest. K2 goes beyond K1
-only where the change lies inside one object of the source, since stage 2 computes nothing else. Where things are is
-settled first of all, and a re-roll is asked for to see it anew. A negation allows nothing: text encoders hardly tell
-it, so the source's latent would decide.
+then shapes; places, colours and what a thing is can still be turned at half of N. K2 goes beyond K1 only where the
+change lies inside one object of the source, since stage 2 computes nothing else. Where things are is settled first of
+all: one thing more, another number, and a re-roll, which is asked for to see it anew. A negation allows nothing: text
+encoders hardly tell it, so the source's latent would decide.
 """
 
 
@@ -162,13 +162,6 @@ def lower_boundaries(
         k2=min(boundaries.k2, *(_steps(CAPS[kind].k2, num_steps) for kind in ordered)),
     )
     return lowered, GateReason(kinds=ordered, is_lowered=lowered != boundaries)
-
-
-def reachable_steps(stage_map: StageMap, *, num_steps: int) -> tuple[int, ...]:
-    """Give every K1 and K2 above 0 that F and the gate can come to at this N: the steps worth storing."""
-    every = [stage_map.stage_boundaries(row.min_score, num_steps=num_steps) for row in stage_map.rows]
-    lowered = [lower_boundaries(b, [kind], num_steps=num_steps)[0] for b in every for kind in ChangeKind]
-    return tuple(sorted({k for b in lowered for k in (b.k1, b.k2)} - {0}))
 
 
 def _steps(share: float, num_steps: int) -> int:

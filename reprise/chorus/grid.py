@@ -10,7 +10,6 @@ import dataclasses
 import math
 from typing import Final
 
-from reprise.chorus.gate import reachable_steps
 from reprise.chorus.stages import StageBoundaries, StageMap
 
 MAX_GAP_SHARE: Final = 0.1
@@ -44,17 +43,18 @@ class TrajectoryGrid:
 
 
 def make_grid(stage_map: StageMap, *, num_steps: int, max_gap_share: float = MAX_GAP_SHARE) -> TrajectoryGrid:
-    """Choose the grid of a run: the steps F and the gate come to at this N, and between them what the gap asks for.
+    """Choose the grid of a run: the steps F can return for this N, and between them what the gap asks for.
 
-    A plan therefore starts from a stored latent, and every step below its K2 lies within the grid. The largest gap is
-    `max_gap_share` of N, rounded down, and one step at least. Empty when F reuses nothing at this N.
+    A plan of F starts from a stored latent, one that the gate lowers from the grid point below, and every step up to
+    its K2 lies within the grid. The largest gap is `max_gap_share` of N, rounded down, and one step at least. Empty
+    when F reuses nothing at this N.
     """
     if not 0 < max_gap_share <= 1:
         raise ValueError(f"max_gap_share must lie in 0..1, above 0, got {max_gap_share}")
     largest_gap = max(1, math.floor(max_gap_share * num_steps + 1e-9))  # 0.07 * 100 is 7.000000000000001
     steps: list[int] = []
     below = 0
-    for step in reachable_steps(stage_map, num_steps=num_steps):
+    for step in stage_map.reachable_steps(num_steps=num_steps):
         num_parts = math.ceil((step - below) / largest_gap)
         steps += [below + (step - below) * part // num_parts for part in range(1, num_parts + 1)]
         below = step

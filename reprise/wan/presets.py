@@ -8,8 +8,8 @@ import dataclasses
 import pathlib
 from collections.abc import Mapping
 
-from reprise.chorus.gains import AmplificationConfig
-from reprise.chorus.stages import StageMap, few_step_map, many_step_map, stage_map_from_json
+from reprise.chorus.gains import AmplificationConfig, amplification_from_json
+from reprise.chorus.stages import StageMap, many_step_map, stage_map_from_json
 from reprise.teacache import TeaCacheConfig, teacache_from_json, wan21_t2v_1_3b_teacache, wan21_t2v_14b_teacache
 
 TEMPORAL_STRIDE = 4
@@ -130,6 +130,7 @@ def tiny() -> ModelPreset:
         stage_map=stage_map_from_json((WEIGHTS / "tiny" / "stage_map.json").read_text()),
         edit_radius=1,
         see_radius=2,
+        amplification=amplification_from_json((WEIGHTS / "tiny" / "amplification.json").read_text()),
         teacache=teacache_from_json((WEIGHTS / "tiny" / "teacache.json").read_text()),
     )
 
@@ -143,7 +144,8 @@ def tiny_4step() -> ModelPreset:
         guidance_scale=1.0,
         step_sigmas=(1.0, 0.9, 0.75, 0.5),
         transformer_path=str(WEIGHTS / "tiny_4step"),
-        stage_map=few_step_map(),
+        stage_map=stage_map_from_json((WEIGHTS / "tiny_4step" / "stage_map.json").read_text()),
+        amplification=amplification_from_json((WEIGHTS / "tiny_4step" / "amplification.json").read_text()),
         teacache=None,
     )
 

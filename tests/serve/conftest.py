@@ -62,6 +62,11 @@ class Server:
         latents = RedisLatentStore(connect(self.store_url, timeout_s=10.0), ttl_s=60)
         return set(latents.sizes(TENANT, video_id))
 
+    def mask(self, video_id: str, phrase: str) -> bytes | None:
+        """Give the stored mask of an object of a video."""
+        latents = RedisLatentStore(connect(self.store_url, timeout_s=10.0), ttl_s=60)
+        return latents.mask(TENANT, video_id, phrase)
+
     def files(self, video_id: str) -> list[str]:
         """Give the names of a video's files."""
         folder = pathlib.Path(self.config.artifacts()) / TENANT / video_id

@@ -1,6 +1,7 @@
 """The main job over real HTTP with the bundled model: create, reuse, content, delete, remix, bad input."""
 
 import io
+import time
 
 import av
 import httpx
@@ -34,10 +35,41 @@ def test_a_similar_prompt_starts_from_stored_latents(server: Server, studio: Stu
     assert 0 < facts["k1"] == facts["k2"] < STEPS
     assert (facts["steps_computed"], facts["steps_skipped"]) == (STEPS - facts["k1"], facts["k1"])
     assert 0.65 <= facts["matching_score"] <= 1.0
-    assert None not in facts["seconds"].values()
+    assert [name for name, seconds in facts["seconds"].items() if seconds is None] == ["diff", "region"]
     assert facts["k1"] in server.latent_steps(source.id)
     assert server.latent_steps(hit.id) == set(), "a hit stores nothing"
     assert [video.id for video in studio.client.videos.list(limit=2)] == [hit.id, source.id]
+
+
+def test_the_same_request_again_gives_its_clip_without_a_step(studio: Studio) -> None:
+    source = studio.make(PROMPT, seed=4)
+    for mode in ("chorus", "exact"):
+        again = studio.make(PROMPT, seed=4, reuse={"mode": mode})
+        facts = facts_of(again)
+        assert (facts["k1"], facts["steps_computed"], facts["token_share"]) == (STEPS, 0, 0.0)
+        one, two = (studio.client.videos.download_content(video.id).read() for video in (source, again))
+        assert one == two
+
+
+def test_a_mode_allows_what_it_says(studio: Studio) -> None:
+    source = studio.make(PROMPT, seed=1)
+    other = PROMPT.replace("red", "orange")
+    exact = facts_of(studio.make(other, seed=2, reuse={"mode": "exact"}))
+    assert (exact["hit"], exact["reason"]) == (False, "not_the_same")
+    strict = facts_of(studio.make(other, seed=3, reuse={"tau": 1.0}))
+    assert (strict["hit"], strict["reason"]) == (False, "below_threshold")
+    named = facts_of(studio.make(other, seed=4, reuse={"source": source.id}))
+    assert (named["source_id"], named["words_added"], named["words_removed"]) == (source.id, ["orange"], ["red"])
+    nirvana = facts_of(studio.make(SIMILAR, seed=5, reuse="nirvana"))
+    assert (nirvana["hit"], nirvana["change_kinds"], nirvana["words_added"]) == (True, [], [])
+
+
+def test_the_objects_of_a_stored_clip_get_masks_and_they_go_with_it(server: Server, studio: Studio) -> None:
+    source = studio.make(PROMPT, seed=1, num_inference_steps=20)
+    while server.mask(source.id, "large red circle") is None:  # made beside the next jobs
+        time.sleep(0.05)
+    studio.client.videos.delete(source.id)
+    assert server.mask(source.id, "large red circle") is None
 
 
 def test_the_files_play(studio: Studio) -> None:

@@ -69,10 +69,17 @@ def test_serve_accepts_its_config_file(path: pathlib.Path) -> None:
     # Serve ignores what it does not know, so a misspelt key would go unnoticed.
     assert set(values) <= set(ServeDeploySchema.model_fields)
     assert schema.http_options.host == "127.0.0.1"
-    (application,) = schema.applications
+    application, *others = schema.applications
     module, _, name = application.import_path.partition(":")
     assert callable(getattr(importlib.import_module(module), name))
     config = AppConfig.model_validate(application.args)
+    assert [other.route_prefix for other in others] == (["/llm"] if config.diff.base_url else [])
+    for other in others:  # vLLM, which it imports, is not in every environment
+        port, prefix = schema.http_options.port, other.route_prefix
+        assert other.import_path == "ray.serve.llm:build_openai_app"
+        assert config.diff.base_url == f"http://127.0.0.1:{port}{prefix}/v1"
+        (model,) = other.args["llm_configs"]
+        assert model["model_loading_config"]["model_id"] == config.diff.model
     assert config.data_path() == pathlib.Path(config.data_dir).expanduser(), "the same folder from every process"
 
 

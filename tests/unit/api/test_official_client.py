@@ -227,3 +227,14 @@ async def test_input_reference_is_refused_by_name(client: AsyncOpenAI) -> None:
             await call
         assert raised.value.param == "input_reference"
         assert raised.value.type == "invalid_request_error"
+
+
+async def test_parts_of_reuse_reach_the_job_in_json_and_in_forms(client: AsyncOpenAI, router: PlayedRouter) -> None:
+    for headers in ({}, {"content-type": "multipart/form-data"}):
+        await client.videos.create(
+            prompt="a red ball rises",
+            extra_body={"reuse": {"mode": "nirvana", "tau": 0.8}},
+            extra_headers=headers,
+        )
+        request = (await router.claim()).job.request
+        assert (request.reuse, request.tau) == ("nirvana", 0.8)

@@ -1,11 +1,13 @@
 """The NIRVANA baseline is a table of the same code: K by similarity, stage 1 only, other N rescaled."""
 
+import functools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reprise.chorus.plan import Candidate, MissReason, plan_reuse
-from reprise.chorus.stages import NO_REUSE, StageBoundaries, nirvana_map
+from reprise.chorus.plan import Candidate, MissReason, ReuseMode, plan_reuse
+from reprise.chorus.stages import NO_REUSE, StageBoundaries, many_step_map, nirvana_map
 
 
 def candidate(score: float, *, source_id: str = "s", num_steps: int = 50) -> Candidate:
@@ -41,16 +43,18 @@ def test_stage_2_is_always_empty(score: float, num_steps: int) -> None:
 
 @pytest.mark.parametrize(
     ("num_steps", "steps"),
-    # min(k N // 50, k (N - 1) // 49) of 5, 10, 15, 20, 25; four steps leave room for one only
-    [(100, (10, 20, 30, 40, 50)), (20, (1, 3, 5, 7, 9)), (4, (1,))],
+    [(100, (10, 20, 30, 40, 50)), (20, (2, 4, 6, 8, 10)), (4, (1, 2))],
 )
-def test_other_numbers_of_steps_are_rescaled(num_steps: int, steps: tuple[int, ...]) -> None:
-    assert nirvana_map().reachable_steps(num_steps=num_steps) == steps
+def test_other_numbers_of_steps_have_the_same_shares(num_steps: int, steps: tuple[int, ...]) -> None:
+    assert nirvana_map(num_steps=num_steps).reachable_steps(num_steps=num_steps) == steps
 
 
 def test_plan_takes_the_most_similar_source_at_its_k() -> None:
     found = [candidate(0.78, source_id="near"), candidate(0.93, source_id="nearest")]
-    plan = plan_reuse(prompt="new", seed=2, num_steps=50, candidates=found, stage_map=nirvana_map())
+    nirvana = functools.partial(
+        plan_reuse, prompt="new", seed=2, num_steps=50, stage_map=many_step_map(), mode=ReuseMode.NIRVANA
+    )
+    plan = nirvana(candidates=found)
     assert (plan.source_id, plan.boundaries) == ("nearest", StageBoundaries(k1=20, k2=20))
-    miss = plan_reuse(prompt="new", seed=2, num_steps=50, candidates=[candidate(0.6)], stage_map=nirvana_map())
+    miss = nirvana(candidates=[candidate(0.6)])
     assert miss.reason is MissReason.BELOW_THRESHOLD

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from reprise.wan.presets import ModelPreset, tiny, wan21_t2v_1_3b, wan21_t2v_14b
+from reprise.wan.presets import ModelPreset, tiny, tiny_4step, wan21_t2v_1_3b, wan21_t2v_14b
 
-PRESETS = [tiny, wan21_t2v_1_3b, wan21_t2v_14b]
+PRESETS = [tiny, tiny_4step, wan21_t2v_1_3b, wan21_t2v_14b]
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -13,7 +13,7 @@ from training.pairs import draw_pairs
 def test_settings_rise_in_strength_from_none() -> None:
     settings = every_setting()
     assert settings[0] == AmplificationConfig(key_peak=1.0, output_peak=1.0, decay=1.0)
-    assert (settings[-1].key_peak, settings[-1].output_peak) == (5.0, 1.6)
+    assert (settings[-1].key_peak, settings[-1].output_peak, settings[-1].floor) == (4.0, 1.3, 1.0)
     assert len(set(settings)) == len(settings)
 
 
