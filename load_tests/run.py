@@ -42,7 +42,7 @@ def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--users", type=int, default=2, help="jobs under way at a time")
     parser.add_argument("--steps", type=int, default=0, help="denoising steps; 0: the model's default")
     parser.add_argument("--size", default="64x64", help="a larger canvas costs encoding time")
-    parser.add_argument("--trace", default="tiny", help="`tiny`, or a JSONL file with a `prompt` a line")
+    parser.add_argument("--trace", default="tiny", help="`tiny`, `tiny-theme`, or a JSONL file with a `prompt` a line")
     parser.add_argument("--seed", type=int, default=0, help="of the tiny trace")
     parser.add_argument("--job-timeout-s", type=int, default=600)
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("outputs/load"))

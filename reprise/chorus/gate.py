@@ -57,9 +57,9 @@ class Cap:
 CAPS: Final = {
     ChangeKind.NONE: Cap(k1=1.0, k2=1.0),
     ChangeKind.ATTRIBUTE: Cap(k1=0.5, k2=0.8),
-    ChangeKind.COLOUR: Cap(k1=0.5, k2=0.8),
+    ChangeKind.COLOUR: Cap(k1=0.5, k2=0.5),
     ChangeKind.SCENE: Cap(k1=0.5, k2=0.5),
-    ChangeKind.OBJECT: Cap(k1=0.5, k2=0.8),
+    ChangeKind.OBJECT: Cap(k1=0.4, k2=0.8),
     ChangeKind.MOTION: Cap(k1=0.3, k2=0.3),
     ChangeKind.DIRECTION: Cap(k1=0.3, k2=0.3),
     ChangeKind.SIZE: Cap(k1=0.25, k2=0.5),
@@ -69,12 +69,12 @@ CAPS: Final = {
     ChangeKind.REROLL: Cap(k1=0.1, k2=0.1),
     ChangeKind.NEGATION: Cap(k1=0.0, k2=0.0),
 }
-"""Set by hand: how late a start from the source's latent can still be turned into the target. Denoising settles the
-layout first and surfaces last. How large, how many and which belongs to which is fixed almost at once, then courses,
-then shapes; places, colours and what a thing is can still be turned at half of N. K2 goes beyond K1 only where the
-change lies inside one object of the source, since stage 2 computes nothing else. Where things are is settled first of
-all: one thing more, another number, and a re-roll, which is asked for to see it anew. A negation allows nothing: text
-encoders hardly tell it, so the source's latent would decide.
+"""Set by hand: how late a start from the source's latent can still be turned into the target; `benchmarks.late_starts`
+measures it by kind. Denoising settles the layout first and surfaces last. How large, how many and which belongs to
+which is fixed almost at once, then courses, then shapes; places and colours can still be turned at half of N. K2 goes
+beyond K1 only where the change lies inside one object of the source, since stage 2 computes nothing else. Where things
+are is settled first of all: one thing more, another number, and a re-roll, which is asked for to see it anew. A
+negation allows nothing: text encoders hardly tell it, so the source's latent would decide.
 """
 
 

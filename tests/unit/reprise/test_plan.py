@@ -155,7 +155,7 @@ DENSE = source(stored_steps=(5, 10, 15, 20, 25, 30, 50))
 @pytest.mark.parametrize(
     ("prompt", "phrase", "reason", "steps"),
     [
-        pytest.param("a blue ball", "red ball", None, (10, 15, 20, 25, 30), id="the object that changes"),
+        pytest.param("a red cube", "red ball", None, (10, 15, 20, 25, 30), id="the object that changes"),
         pytest.param("a red ball on a beach", None, RegionReason.NOT_ALLOWED, (10,), id="gate gives no step"),
         pytest.param("the red ball", None, RegionReason.NO_OBJECT, (10,), id="no word differs"),
     ],
