@@ -23,8 +23,8 @@ from reprise.chorus.stages import StageMap
 
 logger = logging.getLogger(__name__)
 
-NUM_CANDIDATES: Final = 4
-"""Neighbours looked at: the nearest one, and a few more in case its latents are of no use."""
+NUM_CANDIDATES: Final = 8
+"""Neighbours looked at: the nearest one, and more that may save more, or whose latents are there when its are not."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,12 +11,16 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Final
 
 from reprise.chorus.gate import ChangeKind, GateReason, change_kinds, lower_boundaries
 from reprise.chorus.grid import TrajectoryGrid, steps_needed
 from reprise.chorus.objects import match_phrase, object_phrases
 from reprise.chorus.prompt_diff import TokenDiff, align_diff
 from reprise.chorus.stages import NO_REUSE, StageBoundaries, StageMap, nirvana_map
+
+REGION_SAVING: Final = 0.3
+"""Of a step in full, what a step in a typical region saves; only to compare sources before a mask is at hand."""
 
 
 class ReuseMode(enum.StrEnum):
@@ -171,8 +175,9 @@ def plan_reuse(
     """Choose the source and the boundaries of one request.
 
     `tau` asks for more than the map's own. `forced_source_id` names the source or none, which then counts as scored
-    at tau at least, whatever its score. `diffs` by source id adds what another engine than the aligner found: its
-    kinds of change count too, its words take the place of the aligner's.
+    at tau at least, whatever its score, and of which the gate leaves at least the first stored step. `diffs` by
+    source id adds what another engine than the aligner found: its kinds of change count too, its words take the place
+    of the aligner's.
     """
     if mode is ReuseMode.OFF:
         return plan_miss(MissReason.OFF)
@@ -244,50 +249,69 @@ def _best_plan(
     tau: float,
     diffs: Mapping[str, TokenDiff] | None,
 ) -> ReusePlan:
-    """Take the best-matching candidate that has a usable stored step; else tell what stopped the best one.
+    """Take the candidate that saves most of those similar enough, among equals the best-matching one.
 
-    Without `diffs` the words that differ do not count.
+    The nearest by embedding may differ in what is settled first, such as a direction, which embedders hardly tell;
+    another one, a little less similar, in what can be turned late. When none can be used, tell what stopped the
+    best-matching one. Without `diffs` the words that differ do not count.
     """
-    stopped = plan_miss(MissReason.BELOW_THRESHOLD, matching_score=_score(ranked[0]))
-    for candidate in ranked:
-        score = _score(candidate)
-        if not score >= tau:
-            break
-        allowed = stage_map.stage_boundaries(score, num_steps=request.num_steps)
-        is_reroll = candidate.seed != request.seed and _words(candidate.prompt) == _words(request.prompt)
-        if diffs is None:
-            diff, lowered, gate = None, allowed, GateReason(kinds=(), is_lowered=False)
-        else:
-            aligned = align_diff(candidate.prompt, request.prompt)
-            diff = diffs.get(candidate.source_id, aligned)
-            kinds = {*change_kinds(aligned), *change_kinds(diff)} - {ChangeKind.NONE} or {ChangeKind.NONE}
-            if is_reroll and not request.is_forced:  # a forced source is asked for because of its looks
-                kinds = {ChangeKind.REROLL}
-            lowered, gate = lower_boundaries(allowed, kinds, num_steps=request.num_steps)
-        usable = [step for step in candidate.stored_steps if 0 < step <= lowered.k1]
-        if usable:
-            k2 = min(lowered.k2, max(candidate.stored_steps))
-            plan = ReusePlan(
-                boundaries=StageBoundaries(k1=max(usable), k2=max(usable)),
-                source_id=candidate.source_id,
-                source_seed=candidate.seed,
-                matching_score=candidate.matching_score,
-                refresh_noise=is_reroll,
-                change_kinds=gate.kinds,
-                is_lowered=gate.is_lowered,
-                diff=diff,
-                source_steps=(max(usable),),
-            )
-            return plan if diff is None or is_reroll else _with_region(plan, diff, candidate, k2=k2)
-        if candidate is ranked[0]:
-            stopped = ReusePlan(
-                boundaries=NO_REUSE,
-                reason=_why_no_step(allowed.k1, lowered.k1),
-                matching_score=score,
-                change_kinds=gate.kinds,
-                is_lowered=gate.is_lowered,
-            )
-    return stopped
+    plans = [
+        _plan_from(candidate, request, stage_map=stage_map, diffs=diffs)
+        for candidate in ranked
+        if _score(candidate) >= tau
+    ]
+    if not plans:
+        return plan_miss(MissReason.BELOW_THRESHOLD, matching_score=_score(ranked[0]))
+    best = max(plans, key=_steps_saved)  # the first of equals, so the best-matching
+    return best if best.is_hit else plans[0]
+
+
+def _steps_saved(plan: ReusePlan) -> float:
+    k1, k2 = plan.boundaries.k1, plan.boundaries.k2
+    return k1 + REGION_SAVING * (k2 - k1)
+
+
+def _plan_from(
+    candidate: Candidate, request: _Request, *, stage_map: StageMap, diffs: Mapping[str, TokenDiff] | None
+) -> ReusePlan:
+    """Plan to start from this candidate, or say why not."""
+    score = _score(candidate)
+    allowed = stage_map.stage_boundaries(score, num_steps=request.num_steps)
+    is_reroll = candidate.seed != request.seed and _words(candidate.prompt) == _words(request.prompt)
+    if diffs is None:
+        diff, lowered, gate = None, allowed, GateReason(kinds=(), is_lowered=False)
+    else:
+        aligned = align_diff(candidate.prompt, request.prompt)
+        diff = diffs.get(candidate.source_id, aligned)
+        kinds = {*change_kinds(aligned), *change_kinds(diff)} - {ChangeKind.NONE} or {ChangeKind.NONE}
+        if is_reroll and not request.is_forced:  # a forced source is asked for because of its looks
+            kinds = {ChangeKind.REROLL}
+        lowered, gate = lower_boundaries(allowed, kinds, num_steps=request.num_steps)
+        if request.is_forced:  # the caller has chosen, so the gate leaves the earliest start there is
+            first = min((step for step in candidate.stored_steps if 0 < step <= allowed.k1), default=0)
+            lowered = StageBoundaries(k1=max(lowered.k1, first), k2=max(lowered.k2, first))
+    usable = [step for step in candidate.stored_steps if 0 < step <= lowered.k1]
+    if not usable:
+        return ReusePlan(
+            boundaries=NO_REUSE,
+            reason=_why_no_step(allowed.k1, lowered.k1),
+            matching_score=score,
+            change_kinds=gate.kinds,
+            is_lowered=gate.is_lowered,
+        )
+    k1, k2 = max(usable), min(lowered.k2, max(candidate.stored_steps))
+    plan = ReusePlan(
+        boundaries=StageBoundaries(k1=k1, k2=k1),
+        source_id=candidate.source_id,
+        source_seed=candidate.seed,
+        matching_score=candidate.matching_score,
+        refresh_noise=is_reroll,
+        change_kinds=gate.kinds,
+        is_lowered=gate.is_lowered,
+        diff=diff,
+        source_steps=(k1,),
+    )
+    return plan if diff is None or is_reroll else _with_region(plan, diff, candidate, k2=k2)
 
 
 def _with_region(plan: ReusePlan, diff: TokenDiff, candidate: Candidate, *, k2: int) -> ReusePlan:

@@ -61,11 +61,15 @@ class Region:
 
 
 def find_region(source: Source, grid: Grid, patch: Grid, *, edit_radius: int, see_radius: int) -> Region | RegionReason:
-    """Project the object's mask to the latent grid and dilate it; a reason where a region would save nothing."""
+    """Project the object's mask to the latent grid and dilate it; a reason where a region would save nothing.
+
+    Sees as far as `see_radius`, or less, down to `edit_radius`, where only that leaves enough out to pay.
+    """
     if source.mask_FHW is None or not source.mask_FHW.any():
         return RegionReason.NO_MASK
     base_THW = to_latent_grid(source.mask_FHW, grid)
-    masks = align_to_tokens(region_masks(base_THW, edit_radius=edit_radius, see_radius=see_radius), patch)
-    if not can_pay(coverage(masks.see_THW)):
-        return RegionReason.TOO_LARGE
-    return Region(edit_THW=masks.edit_THW, index=region_index(masks, patch))
+    for radius in range(see_radius, edit_radius - 1, -1):
+        masks = align_to_tokens(region_masks(base_THW, edit_radius=edit_radius, see_radius=radius), patch)
+        if can_pay(coverage(masks.see_THW)):
+            return Region(edit_THW=masks.edit_THW, index=region_index(masks, patch))
+    return RegionReason.TOO_LARGE

@@ -50,7 +50,7 @@ class ModelPreset:
     edit_radius: int
     """Latent cells by which the differing object's mask grows to what stage 2 denoises."""
     see_radius: int
-    """And to what takes part in the computation."""
+    """And to what takes part in the computation, at most."""
     amplification: AmplificationConfig | None = None
     """How strongly the differing words are amplified after reuse; None does not."""
     teacache: TeaCacheConfig | None = None

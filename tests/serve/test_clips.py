@@ -64,10 +64,17 @@ def test_a_mode_allows_what_it_says(studio: Studio) -> None:
     assert (nirvana["hit"], nirvana["change_kinds"], nirvana["words_added"]) == (True, [], [])
 
 
-def test_the_objects_of_a_stored_clip_get_masks_and_they_go_with_it(server: Server, studio: Studio) -> None:
+def test_an_object_that_changes_is_denoised_in_its_mask_which_goes_with_its_video(server: Server, studio: Studio) -> None:
     source = studio.make(PROMPT, seed=1, num_inference_steps=20)
     while server.mask(source.id, "large red circle") is None:  # made beside the next jobs
         time.sleep(0.05)
+    star = PROMPT.replace("circle", "star")
+    facts = facts_of(studio.make(star, seed=2, num_inference_steps=20, reuse={"source": source.id}))
+    assert (facts["region_phrase"], facts["region_reason"]) == ("large red circle", None)
+    assert 0 < facts["k1"] < facts["k2"] < 20
+    assert 0 < facts["edit_share"] <= facts["see_share"] < 1
+    assert facts["token_share"] < facts["steps_computed"] / 20
+    assert facts["seconds"]["region"] > 0
     studio.client.videos.delete(source.id)
     assert server.mask(source.id, "large red circle") is None
 

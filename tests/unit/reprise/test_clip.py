@@ -27,7 +27,7 @@ EVERY = StageMap(tau=0.5, num_steps=STEPS, rows=(StageRow(min_score=0.5, k1=2, k
 @pytest.fixture(scope="module", params=["euler", "unipc"])
 def model(request: pytest.FixtureRequest, wan_folders: dict[str, pathlib.Path]) -> WanModel:
     built = small_model(wan_folders[request.param], PATCHES["patch 2"])
-    preset = dataclasses.replace(built.preset, stage_map=EVERY, edit_radius=0, see_radius=1)
+    preset = dataclasses.replace(built.preset, stage_map=EVERY, edit_radius=0, see_radius=1, amplification=None)
     return dataclasses.replace(built, preset=preset)
 
 

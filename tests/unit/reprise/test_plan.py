@@ -193,6 +193,21 @@ def test_a_remix_with_the_same_prompt_stays_close_to_its_source() -> None:
     assert (plan.boundaries.k1, plan.refresh_noise) == (20, True)
 
 
+def test_the_gate_leaves_a_forced_source_its_first_step() -> None:
+    request = {**REQUEST, "prompt": "no red ball"}
+    assert plan_reuse(candidates=[SOURCE], **request).reason is MissReason.WORDS_DIFFER
+    plan = plan_reuse(candidates=[SOURCE], forced_source_id="a", **request)
+    assert (plan.boundaries, plan.is_lowered) == (StageBoundaries(k1=10, k2=10), True)
+
+
+def test_the_source_that_saves_most_is_taken_and_among_equals_the_nearest() -> None:
+    turned = source(source_id="b", matching_score=0.99, prompt="two red balls")
+    plan = plan_reuse(candidates=[turned, SOURCE], **REQUEST)
+    assert (plan.source_id, plan.boundaries.k1) == ("a", 20)
+    farther = source(source_id="b", matching_score=0.93)
+    assert plan_reuse(candidates=[farther, SOURCE], **REQUEST).source_id == "a"
+
+
 def test_a_miss_tells_the_best_score() -> None:
     candidates = [source(matching_score=0.2), source(source_id="b", matching_score=0.4)]
     assert plan_reuse(candidates=candidates, **REQUEST).matching_score == 0.4
