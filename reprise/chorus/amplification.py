@@ -11,14 +11,14 @@ Shape letters: B batch, N heads, Q queries, L text tokens, K head width, D width
 
 import contextlib
 import math
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from reprise.chorus.gains import Gains
+from reprise.hooks import Hook, hooked
 
 
 def amplify_token_attention(
@@ -31,10 +31,6 @@ def amplify_token_attention(
     return logits_BNQL.softmax(3) @ value_BNLK
 
 
-_hooks_lock = threading.Lock()
-"""torch numbers hooks with a plain counter: two threads that add one at once could get the same number."""
-
-
 @contextlib.contextmanager
 def amplified(transformer: Any, gains: Gains, token_indices: Sequence[int], *, num_text_tokens: int) -> Iterator[None]:
     """Amplify the cross-attentions of a WanTransformer3DModel's forwards in this context, on this thread alone.
@@ -45,46 +41,29 @@ def amplified(transformer: Any, gains: Gains, token_indices: Sequence[int], *, n
     dense forward and for the region's.
     Raises ValueError for blocks compiled by torch, which would pass over the hooks without a word.
     """
-    modules = _hooked_modules(transformer, gains, token_indices, num_text_tokens)
-    with _hooks_lock:
-        handles = [module.register_forward_hook(hook) for module, hook in modules]
-    try:
+    with hooked(transformer, _hooked_modules(transformer, gains, token_indices, num_text_tokens)):
         yield
-    finally:
-        with _hooks_lock:
-            for handle in handles:
-                handle.remove()
-
-
-Hook = Callable[[Any, Any, Tensor], Tensor | None]
 
 
 def _hooked_modules(
     transformer: Any, gains: Gains, token_indices: Sequence[int], num_text_tokens: int
 ) -> list[tuple[Any, Hook]]:
-    """Pair every module with the hook that it gets; a hook that returns None changes nothing."""
+    """Pair every module with the hook that it gets."""
     if token_indices and not 0 <= min(token_indices) <= max(token_indices) < num_text_tokens:
         raise ValueError(f"expected token indices below {num_text_tokens=}, got {list(token_indices)}")
-    owner = threading.get_ident()
     weights_L1 = torch.ones(num_text_tokens, 1, device=transformer.device)
     weights_L1[list(token_indices)] = gains.key
 
-    def scale_keys(_module: Any, _args: Any, key_BLD: Tensor) -> Tensor | None:
-        return (key_BLD * weights_L1).type_as(key_BLD) if threading.get_ident() == owner else None
+    def scale_keys(_module: Any, _args: Any, key_BLD: Tensor) -> Tensor:
+        return (key_BLD * weights_L1).type_as(key_BLD)
 
-    def scale_output(_module: Any, _args: Any, output_BQD: Tensor) -> Tensor | None:
-        return output_BQD * gains.output if threading.get_ident() == owner else None
+    def scale_output(_module: Any, _args: Any, output_BQD: Tensor) -> Tensor:
+        return output_BQD * gains.output
 
     attentions = [block.attn2 for block in transformer.blocks]
-    hooked: list[tuple[Any, Hook]] = []
+    pairs: list[tuple[Any, Hook]] = []
     if gains.key != 1 and token_indices:
-        hooked += [(attention.norm_k, scale_keys) for attention in attentions]
+        pairs += [(attention.norm_k, scale_keys) for attention in attentions]
     if gains.output != 1:
-        hooked += [(attention, scale_output) for attention in attentions]
-    if hooked and any(map(_is_compiled, (transformer, *transformer.blocks))):
-        raise ValueError("hooks have no effect on blocks that torch has compiled: amplify on blocks that are not")
-    return hooked
-
-
-def _is_compiled(module: Any) -> bool:
-    return hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
+        pairs += [(attention, scale_output) for attention in attentions]
+    return pairs

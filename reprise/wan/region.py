@@ -15,16 +15,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from diffusers.models.attention_dispatch import dispatch_attention_fn
 from torch import Tensor
 
 from reprise.chorus.masks import Grid
 from reprise.chorus.region import RegionIndex, gather_region, scatter_region
+from reprise.wan.blocks import Rotary, attend, finish_block, project_out, rotate, split_heads, unpatchify
 from reprise.wan.model import Conditioned, PromptEmbedding, WanModel, predict_velocity
-
-Rotary = tuple[Tensor, Tensor]
-"""Cosines and sines, both (1, S, 1, K)."""
-
 
 RegionForward = Callable[[Any, Tensor, Tensor, Tensor, RegionIndex], Tensor]
 """Transformer, latent_BCTHW, timesteps (B,) or (B, S), states_BLD and region to velocity_BCTHW."""
@@ -123,58 +119,31 @@ def run_last_block(
     """
     parts = (block.scale_shift_table.unsqueeze(0) + modulation_BR6D.float()).unbind(2)
     shift_BRD, scale_BRD, *gates = parts
-    gate_BED, ffn_shift_BED, ffn_scale_BED, ffn_gate_BED = (_rows(part, edit_E) for part in gates)
     normed_BRD = (block.norm1(tokens_BRD.float()) * (1 + scale_BRD) + shift_BRD).type_as(tokens_BRD)
     attended_BED = _self_attend(block.attn1, normed_BRD, rotary, edit_E)
     tokens_BED = gather_region(tokens_BRD, edit_E)
-    tokens_BED = (tokens_BED.float() + attended_BED * gate_BED).type_as(tokens_BRD)
-    normed_BED = block.norm2(tokens_BED.float()).type_as(tokens_BED)
-    tokens_BED = tokens_BED + block.attn2(normed_BED, text_BLD, None, None)
-    normed_BED = (block.norm3(tokens_BED.float()) * (1 + ffn_scale_BED) + ffn_shift_BED).type_as(tokens_BED)
-    result_BED: Tensor = (tokens_BED.float() + block.ffn(normed_BED).float() * ffn_gate_BED).type_as(tokens_BED)
-    return result_BED
+    return finish_block(
+        block,
+        tokens_BED,
+        attended_BED,
+        [_rows(part, edit_E) for part in gates],
+        lambda normed_BED: block.attn2(normed_BED, text_BLD, None, None),
+    )
 
 
 def _self_attend(attention: Any, tokens_BRD: Tensor, rotary: Rotary, edit_E: Tensor) -> Tensor:
     """Do as WanAttnProcessor does, with queries of some rows only, which its one rotary table cannot express."""
     query = attention.norm_q(attention.to_q(gather_region(tokens_BRD, edit_E)))
     key, value = attention.norm_k(attention.to_k(tokens_BRD)), attention.to_v(tokens_BRD)
-    query, key, value = (part.unflatten(2, (attention.heads, -1)) for part in (query, key, value))
+    query, key, value = (split_heads(attention, part) for part in (query, key, value))
     cos, sin = rotary
-    query = _rotate(query, (gather_region(cos, edit_E), gather_region(sin, edit_E)))
-    attended = dispatch_attention_fn(query, _rotate(key, rotary), value, backend=attention.processor._attention_backend)
-    attended_BED: Tensor = attended.flatten(2, 3).type_as(query)
-    for layer in attention.to_out:
-        attended_BED = layer(attended_BED)
-    return attended_BED
-
-
-def _rotate(heads: Tensor, rotary: Rotary) -> Tensor:
-    """Turn each pair of head channels by the angle of its row; Wan keeps the two channels of a pair side by side."""
-    even, odd = heads[..., 0::2], heads[..., 1::2]
-    cos, sin = rotary[0][..., 0::2], rotary[1][..., 1::2]
-    return torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1).flatten(-2).type_as(heads)
+    query = rotate(query, (gather_region(cos, edit_E), gather_region(sin, edit_E)))
+    return attend(attention, query, rotate(key, rotary), value)
 
 
 def _rows(values_BRD: Tensor, edit_E: Tensor) -> Tensor:
     """Take the edited rows, unless one value serves all rows."""
     return values_BRD if values_BRD.shape[1] == 1 else gather_region(values_BRD, edit_E)
-
-
-def project_out(transformer: Any, tokens_BED: Tensor, embedding_BED: Tensor) -> Tensor:
-    """Run the model's last norm and projection: the values (B, E, P) of each token's patch."""
-    shift_BED, scale_BED = (transformer.scale_shift_table.unsqueeze(0) + embedding_BED.unsqueeze(2)).unbind(2)
-    normed_BED = (transformer.norm_out(tokens_BED.float()) * (1 + scale_BED) + shift_BED).type_as(tokens_BED)
-    values_BEP: Tensor = transformer.proj_out(normed_BED)
-    return values_BEP
-
-
-def unpatchify(values_BSP: Tensor, latent_BCTHW: Tensor, patch: Grid) -> Tensor:
-    """Lay out each token's values on its cells of the latent grid."""
-    B, _, T, H, W = latent_BCTHW.shape
-    p, q, r = patch
-    cells = values_BSP.reshape(B, T // p, H // q, W // r, p, q, r, -1)
-    return cells.permute(0, 7, 1, 4, 2, 5, 3, 6).flatten(6, 7).flatten(4, 5).flatten(2, 3)
 
 
 def _count_tokens(latent_BCTHW: Tensor, patch: Grid) -> int:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reprise.teacache import TeaCacheConfig, plan_computed
-from reprise.wan import region
+from reprise.wan import blocks
 from reprise.wan.model import Conditioned, PromptEmbedding, WanModel
 
 
@@ -130,13 +130,10 @@ def run_blocks(
 
 def embed_timestep(transformer: Any, steps_B: Tensor, states_BLD: Tensor) -> Tensor:
     """Give only the timestep's embedding, of all that `condition_embedder` makes."""
-    embedder = transformer.condition_embedder
-    frequencies_BF = embedder.timesteps_proj(steps_B).to(next(embedder.time_embedder.parameters()).dtype)
-    embedding_BD: Tensor = embedder.time_embedder(frequencies_BF).type_as(states_BLD)
-    return embedding_BD
+    return blocks.embed_timesteps(transformer, steps_B[:, None], states_BLD.dtype)[:, 0]
 
 
 def project_out(transformer: Any, tokens_BSD: Tensor, embedding_BD: Tensor, *, like_BCTHW: Tensor) -> Tensor:
     """Turn tokens into a velocity (B, C, T, H, W) on the grid of `like_BCTHW`: the model's last norm and projection."""
-    values_BSP = region.project_out(transformer, tokens_BSD, embedding_BD[:, None])
-    return region.unpatchify(values_BSP, like_BCTHW, transformer.config.patch_size)
+    values_BSP = blocks.project_out(transformer, tokens_BSD, embedding_BD[:, None])
+    return blocks.unpatchify(values_BSP, like_BCTHW, transformer.config.patch_size)

@@ -163,7 +163,7 @@ def test_the_last_block_keeps_the_configured_attention_kernel(model: WanModel, m
         asked.append((kwargs["backend"], kwargs.get("attn_mask")))
         return dispatch_attention_fn(*args, **kwargs)
 
-    monkeypatch.setattr("reprise.wan.region.dispatch_attention_fn", spy)
+    monkeypatch.setattr("reprise.wan.blocks.dispatch_attention_fn", spy)
     index = region_index(random_masks(2), patch_of(model))
     embedding, _ = prompts(model)
     before = predict_region_velocity(model, latent_of(1), TIMESTEP, embedding, None, 1.0, index)
