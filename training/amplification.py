@@ -2,8 +2,8 @@
 
 Chorus section 3.2. Targets one attribute apart from their source go on from its latent at a step that is late for
 them, so that the source's scene fights the prompt's. Every setting is tried on the same pairs and seeds. The one with
-the most attributes of the target, of seven, found by the exact scorer is the best; stored is the weakest among those
-that come within one standard error of it, since gains can only do harm where the prompt has won.
+the most attributes of the target, of seven, found by the exact scorer is stored where it beats no gains by two
+standard errors; else amplification stays off.
 """
 
 import argparse
@@ -70,15 +70,16 @@ def measure_pair(preset: ModelPreset, pair: Pair, k1: int) -> list[int]:
 
 
 def choose(found: Sequence[Sequence[int]]) -> int:
-    """Give the place of the weakest setting that comes within one standard error of the best mean.
+    """Give the place of the best setting where it beats the first, no gains, by two standard errors; else 0.
 
-    `found` holds a row per pair; differences to the best are paired, as all settings see the same pairs.
+    `found` holds a row per pair; differences are paired, as all settings see the same pairs. Of many settings the best
+    is always a little better by chance, and gains can do harm, so they have to show that they help.
     """
     table = np.asarray(found, np.float64)
     best = int(table.mean(0).argmax())
-    behind = table[:, [best]] - table
-    errors = behind.std(0, ddof=1) / np.sqrt(len(table)) if len(table) > 1 else np.zeros(table.shape[1])
-    return int(np.flatnonzero(behind.mean(0) <= errors + 1e-9)[0])
+    gain = table[:, best] - table[:, 0]
+    error = gain.std(ddof=1) / np.sqrt(len(table)) if len(table) > 1 else np.inf
+    return best if gain.mean() > 2 * error + 1e-9 else 0
 
 
 def calibrate(preset: ModelPreset, pairs: Sequence[Pair], *, workers: int) -> dict[str, Any]:
