@@ -151,21 +151,20 @@ class ClipJobRunner:
 
         Where masks take longer than clips, some sources go without; memory for their frames is bounded.
         """
-        phrases = object_phrases(prompt)
-        if self._masks is None or not phrases:
+        if self._masks is None:
             return
         if len(self._mask_tasks) >= MAX_MASK_TASKS:
             logger.warning("%s gets no masks: %d sources are waiting for theirs", lease.video_id, MAX_MASK_TASKS)
             return
-        task = asyncio.create_task(self._make_masks(self._masks, lease, phrases, stored))
+        task = asyncio.create_task(self._make_masks(self._masks, lease, prompt, stored))
         self._mask_tasks.add(task)
         task.add_done_callback(self._mask_tasks.discard)
 
-    async def _make_masks(
-        self, masks: MaskGenerator, lease: JobLease, phrases: tuple[str, ...], stored: TrajectoryStored
-    ) -> None:
+    async def _make_masks(self, masks: MaskGenerator, lease: JobLease, prompt: str, stored: TrajectoryStored) -> None:
         try:
-            await masks.make(lease.tenant, lease.video_id, stored.frames_FHWC, phrases)
+            phrases = await asyncio.to_thread(object_phrases, prompt)  # a long prompt takes tens of milliseconds
+            if phrases:
+                await masks.make(lease.tenant, lease.video_id, stored.frames_FHWC, phrases)
         except Exception:  # a source without masks is still a source
             logger.warning("no masks of %s", lease.video_id, exc_info=True)
 

@@ -304,7 +304,8 @@ async def test_jobs_wait_for_no_masks_and_a_backlog_is_cut(shop: Shop) -> None:
     for seed in range(MAX_MASK_TASKS + 2):
         job = await shop.make(runner, dataclasses.replace(CLIP, negative_prompt=str(seed)))
         assert job.status is VideoStatus.COMPLETED
-        await asyncio.sleep(0)
+    await until(lambda: shop.masks.num_asked >= MAX_MASK_TASKS)
+    await asyncio.sleep(0.05)  # a task too many would have asked by now
     assert shop.masks.num_asked == MAX_MASK_TASKS
 
 
