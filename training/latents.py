@@ -22,7 +22,9 @@ from reprise.wan.tiny_vae import AutoencoderKLTiny
 from training.recipe import RUNS, WEIGHTS, load_half
 from training.vae import to_video
 
-SEED, SHARD, BATCH = 21, 2000, 16
+SEED, BATCH = 21, 16
+SHARD_CLIPS, SHARD_FRAMES = 2000, 34_000
+"""Most clips and most frames of one shard."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,18 +64,23 @@ def make_shard(vae: AutoencoderKLTiny, index: int, num_frames: int) -> dict[str,
     """Render and encode one shard, determined by its index."""
     rng = np.random.default_rng((SEED, num_frames, index))
     scenes: list[SceneSpec] = []
-    while len(scenes) < SHARD:
+    while len(scenes) < clips_per_shard(num_frames):
         scene = sample_scene(rng)
         if not is_held_out(scene):
             scenes.append(scene)
     latents, cells = [], []
-    for first in range(0, SHARD, BATCH):
+    for first in range(0, len(scenes), BATCH):
         batch = scenes[first : first + BATCH]
         renderings = [render_scene(scene, num_frames, rng) for scene in batch]
         video = to_video(torch.from_numpy(np.stack([item.frames_THWC for item in renderings])))
         latents.append(normalise(vae, vae.moments(video).chunk(2, 1)[0]).half())
         cells += [label_cells(scene, item) for scene, item in zip(batch, renderings, strict=True)]
     return {"latents": torch.cat(latents), "cells": torch.from_numpy(np.stack(cells)), "scenes": scenes}
+
+
+def clips_per_shard(num_frames: int) -> int:
+    """Give how many clips of a length lie in one file."""
+    return min(SHARD_CLIPS, SHARD_FRAMES // num_frames)
 
 
 def shard_path(index: int, num_frames: int) -> pathlib.Path:
@@ -103,7 +110,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     vae = load_vae()
     (RUNS / "latents").mkdir(parents=True, exist_ok=True)
-    for index in range(-(-args.clips // SHARD)):
+    for index in range(-(-args.clips // clips_per_shard(args.frames))):
         path = shard_path(index, args.frames)
         if not path.exists():
             torch.save(make_shard(vae, index, args.frames), f"{path}.new")

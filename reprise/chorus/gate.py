@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Final
 
 from reprise.chorus import english
-from reprise.chorus.phrases import PromptWord, Role, is_uncovered
+from reprise.chorus.phrases import PromptWord, Role, is_uncovered, parse_prompt
 from reprise.chorus.prompt_diff import TokenDiff
 from reprise.chorus.stages import StageBoundaries
 from reprise.chorus.stemming import is_plural, stem, stems_of
@@ -33,11 +33,11 @@ class ChangeKind(enum.StrEnum):
     DIRECTION = "direction"
     """Left and right, up and down, before and behind."""
     SIZE = "size"
-    NEW_OBJECT = "new_object"
-    """A thing comes, and none goes for it."""
     NUMBER = "number"
     SWAP = "swap"
     """The same words belong to other things: who is red, who chases whom."""
+    NEW_OBJECT = "new_object"
+    """A thing comes, and none goes for it."""
     REROLL = "reroll"
     """No word, but the seed: another sample of the same is wanted."""
     NEGATION = "negation"
@@ -63,9 +63,9 @@ CAPS: Final = {
     ChangeKind.MOTION: Cap(k1=0.3, k2=0.5),
     ChangeKind.DIRECTION: Cap(k1=0.3, k2=0.5),
     ChangeKind.SIZE: Cap(k1=0.25, k2=0.5),
-    ChangeKind.NEW_OBJECT: Cap(k1=0.2, k2=0.2),
     ChangeKind.NUMBER: Cap(k1=0.2, k2=0.2),
     ChangeKind.SWAP: Cap(k1=0.2, k2=0.2),
+    ChangeKind.NEW_OBJECT: Cap(k1=0.1, k2=0.1),
     ChangeKind.REROLL: Cap(k1=0.1, k2=0.1),
     ChangeKind.NEGATION: Cap(k1=0.0, k2=0.0),
 }
@@ -162,6 +162,23 @@ def lower_boundaries(
         k2=min(boundaries.k2, *(_steps(CAPS[kind].k2, num_steps) for kind in ordered)),
     )
     return lowered, GateReason(kinds=ordered, is_lowered=lowered != boundaries)
+
+
+def region_limit(diff: TokenDiff, *, num_steps: int) -> int:
+    """Give the last K2 at which what changes beside the region's object can still be turned.
+
+    Stage 2 computes the region alone, so everywhere else the target starts from the source at K2, not at K1.
+    """
+    phrase = diff.object_phrase
+    if phrase is None:
+        return 0
+    nouns = {word.stem for word in parse_prompt(phrase.text).words if word.role is Role.HEAD}
+    beside = [
+        word
+        for word in diff.removed
+        if not phrase.start <= word.start < phrase.stop and (word.role is Role.HEAD or word.host not in nouns)
+    ]
+    return min((_steps(CAPS[_kind_of(word)].k1, num_steps) for word in beside), default=num_steps)
 
 
 def _steps(share: float, num_steps: int) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from reprise.chorus.gate import ChangeKind, GateReason, change_kinds, lower_boundaries
+from reprise.chorus.gate import ChangeKind, GateReason, change_kinds, lower_boundaries, region_limit
 from reprise.chorus.grid import TrajectoryGrid, steps_needed
 from reprise.chorus.objects import match_phrase, object_phrases
 from reprise.chorus.prompt_diff import TokenDiff, align_diff
@@ -67,7 +67,7 @@ class RegionReason(enum.StrEnum):
     """Every reason for which a hit has no stage 2; the list is closed."""
 
     NOT_ALLOWED = "not_allowed"
-    """F and the gate give it no step at this score and change."""
+    """F and the gate give it no step at this score and change, or at what changes beside the object."""
     NO_OBJECT = "no_object"
     """The words that differ belong to no one object of the source."""
     NO_LATENTS = "no_latents"
@@ -316,10 +316,11 @@ def _plan_from(
 
 def _with_region(plan: ReusePlan, diff: TokenDiff, candidate: Candidate, *, k2: int) -> ReusePlan:
     """Let stage 2 follow where it may, and the differing words belong to an object of the source."""
-    k1 = plan.boundaries.k1
+    k1, wanted = plan.boundaries.k1, diff.object_phrase
+    if wanted is not None:
+        k2 = min(k2, region_limit(diff, num_steps=candidate.num_steps))
     if k2 <= k1:
         return plan.without_region(RegionReason.NOT_ALLOWED)
-    wanted = diff.object_phrase
     phrase = None if wanted is None else match_phrase(wanted.text, object_phrases(candidate.prompt))
     if phrase is None:
         return plan.without_region(RegionReason.NO_OBJECT)

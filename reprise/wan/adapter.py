@@ -36,6 +36,9 @@ class Role(enum.StrEnum):
 
     PLANNER = "planner"
     RENDERER = "renderer"
+    SELF_FORCING = "self_forcing"
+    """A baseline's one role, as is the next."""
+    HIAR = "hiar"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -42,13 +42,21 @@ def split_heads(attention: Any, rows_BQD: Tensor) -> Tensor:
     return rows_BQD.view(*rows_BQD.shape[:2], attention.heads, -1)
 
 
-def attend(
-    attention: Any, query_BQNK: Tensor, key_BRNK: Tensor, value_BRNK: Tensor, mask_11QR: Tensor | None = None
-) -> Tensor:
-    """Attend with the kernel that the model is set to, and project: (B, Q, D). The mask is true where a row is seen."""
+def attend(attention: Any, query_BQNK: Tensor, key_BRNK: Tensor, value_BRNK: Tensor) -> Tensor:
+    """Attend with the kernel that the model is set to, and project: (B, Q, D)."""
+    return project_attended(attention, attend_heads(attention, query_BQNK, key_BRNK, value_BRNK))
+
+
+def attend_heads(attention: Any, query_BQNK: Tensor, key_BRNK: Tensor, value_BRNK: Tensor) -> Tensor:
+    """Attend with the kernel that the model is set to: (B, Q, N, K)."""
     backend = attention.processor._attention_backend
-    attended = dispatch_attention_fn(query_BQNK, key_BRNK, value_BRNK, attn_mask=mask_11QR, backend=backend)
-    attended_BQD: Tensor = attended.flatten(2, 3).type_as(query_BQNK)
+    attended_BQNK: Tensor = dispatch_attention_fn(query_BQNK, key_BRNK, value_BRNK, backend=backend)
+    return attended_BQNK.type_as(query_BQNK)
+
+
+def project_attended(attention: Any, attended_BQNK: Tensor) -> Tensor:
+    """Join the heads: (B, Q, D)."""
+    attended_BQD: Tensor = attended_BQNK.flatten(2, 3)
     for layer in attention.to_out:
         attended_BQD = layer(attended_BQD)
     return attended_BQD

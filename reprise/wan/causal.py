@@ -5,7 +5,7 @@ forwards left (FlashForward, section 3.1). The chunk's own are given back with t
 them. Knows nothing about stages, chunks' order, anchors, schedules or roles.
 
 Shape letters: B batch, C latent channels, T latent frames of the chunk, U latent frames attended to, H, W latent grid,
-S tokens of the chunk, Q queries, R rows attended to, L text tokens, D width (of states_BLD: text width), N heads,
+S tokens of the chunk, L text tokens, D width (of states_BLD: text width), N heads,
 K head width, F timesteps. 1 at the place of F: one value for all frames.
 """
 
@@ -29,6 +29,7 @@ from reprise.wan.blocks import (
 )
 from reprise.wan.kv import ChunkKV, LayerKV, PromptKV, join_layer
 from reprise.wan.model import WanModel
+from reprise.wan.packed import FrameGroup, attend_in_groups, group_frames
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -117,7 +118,7 @@ def causal_forward(
     num_frame_tokens = (H // patch[1]) * (W // patch[2])
     _check(transformer, T, num_frame_tokens, positions, context)
     rotary = rotary_at(transformer, latent_BCTHW, positions)
-    mask_11QR = None if sees_TU is None else _token_mask(sees_TU, num_frame_tokens)
+    groups = None if sees_TU is None else group_frames(sees_TU)
     tokens_BSD = transformer.patch_embedding(latent_BCTHW).flatten(2).transpose(1, 2).contiguous()
     steps_BF = steps[:, None] if steps.ndim == 1 else steps
     embedding_BFD = embed_timesteps(transformer, steps_BF, latent_BCTHW.dtype)
@@ -129,7 +130,7 @@ def causal_forward(
     for index, block in enumerate(transformer.blocks):
         handed_in = [part.layers[index] for part in context]
         tokens_BSD, own = _run_block(
-            block, tokens_BSD, modulation_BF6D, rotary, handed_in, prompt.layers[index], mask_11QR
+            block, tokens_BSD, modulation_BF6D, rotary, handed_in, prompt.layers[index], groups
         )
         published.append(own)
     values_BSP = project_out(transformer, tokens_BSD, embedding_BFD)
@@ -156,7 +157,7 @@ def _run_block(
     rotary: Rotary,
     handed_in: Sequence[LayerKV],
     text: LayerKV,
-    mask_11QR: Tensor | None,
+    groups: list[FrameGroup] | None,
 ) -> tuple[Tensor, LayerKV]:
     """Run a WanTransformerBlock with more keys and values than the tokens' own; give those too."""
     modulations = (block.scale_shift_table.unsqueeze(0) + modulation_BF6D.float()).unbind(2)
@@ -167,18 +168,17 @@ def _run_block(
     key_BSNK = rotate(split_heads(attention, attention.norm_k(attention.to_k(normed_BSD))), rotary)
     own = LayerKV(key_BSNK, split_heads(attention, attention.to_v(normed_BSD)))
     seen = join_layer([*handed_in, own])
-    attended_BSD = attend(attention, query_BSNK, seen.key_BSNK, seen.value_BSNK, mask_11QR)
+    if groups is None:
+        attended_BSD = attend(attention, query_BSNK, seen.key_BSNK, seen.value_BSNK)
+    else:
+        num_frames = sum(len(group.frames_G) for group in groups)
+        attended_BSD = attend_in_groups(attention, query_BSNK, seen.key_BSNK, seen.value_BSNK, groups, num_frames)
 
     def attend_to_text(tokens_BSD: Tensor) -> Tensor:
         query_BSNK = split_heads(block.attn2, block.attn2.norm_q(block.attn2.to_q(tokens_BSD)))
         return attend(block.attn2, query_BSNK, text.key_BSNK, text.value_BSNK)
 
     return finish_block(block, tokens_BSD, attended_BSD, gates, attend_to_text), own
-
-
-def _token_mask(sees_TU: Tensor, num_frame_tokens: int) -> Tensor:
-    """Spread what frames see over their tokens."""
-    return sees_TU.repeat_interleave(num_frame_tokens, 0).repeat_interleave(num_frame_tokens, 1)[None, None]
 
 
 def _check(

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reprise.chorus.gate import CAPS, STRICTNESS, ChangeKind, change_kinds, lower_boundaries
+from reprise.chorus.gate import CAPS, STRICTNESS, ChangeKind, change_kinds, lower_boundaries, region_limit
 from reprise.chorus.prompt_diff import align_diff
 from reprise.chorus.stages import StageBoundaries
 from reprise.tinyworld import ObjectSpec, SceneSpec, sample_scene, write_prompt
 
-NONE, ATTRIBUTE, COLOUR, SCENE, OBJECT, MOTION, DIRECTION, SIZE, NEW, NUMBER, SWAP, REROLL, NEGATION = ChangeKind
+NONE, ATTRIBUTE, COLOUR, SCENE, OBJECT, MOTION, DIRECTION, SIZE, NUMBER, SWAP, NEW, REROLL, NEGATION = ChangeKind
 BALL = "a large red circle moves right over a blue background"
 
 TABLE = [
@@ -174,7 +174,7 @@ def test_no_kinds_and_boundaries_beyond_the_steps_are_refused() -> None:
 
 def test_several_changes_are_all_named_strictest_first() -> None:
     diff = align_diff("a black cat runs in a garden", "two white cats sleep in a kitchen, no people")
-    assert change_kinds(diff) == (NEGATION, NUMBER, NEW, MOTION, SCENE, COLOUR)
+    assert change_kinds(diff) == (NEGATION, NEW, NUMBER, MOTION, SCENE, COLOUR)
 
 
 @pytest.mark.parametrize("text", ["8 k", "35 mm", "1990", "episode 7"])
@@ -212,3 +212,21 @@ def test_scenes_of_the_tiny_world_need_no_rule_of_their_own(seed: int) -> None:
         more = dataclasses.replace(scene, objects=(first, third))
         assert NEW in change_kinds(align_diff(write_prompt(scene), write_prompt(more)))
         assert NEW not in change_kinds(align_diff(write_prompt(more), write_prompt(scene)))
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("a large red star moves right and a blue square rests over a black background", 50),
+        ("a large red star moves right and a blue star rests over a black background", 20),
+        ("a large red star moves right and a small blue square falls over a black background", 15),
+        ("a large red star moves right and a blue square rests over a grey background", 25),
+    ],
+)
+def test_region_ends_where_changes_beside_its_object_must_begin(target: str, expected: int) -> None:
+    source = "a large red circle moves right and a blue square rests over a black background"
+    assert region_limit(align_diff(source, target), num_steps=50) == expected
+
+
+def test_region_without_an_object_has_no_step() -> None:
+    assert region_limit(align_diff(BALL, BALL), num_steps=50) == 0

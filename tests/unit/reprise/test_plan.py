@@ -170,6 +170,12 @@ def test_stage_2_follows_where_one_object_changes(
     assert plan.boundaries == StageBoundaries(k1=10, k2=30 if phrase else 10)
 
 
+def test_stage_2_does_not_outlast_what_changes_beside_its_object() -> None:
+    stored = dataclasses.replace(DENSE, prompt="a red ball beside a green vase")
+    plan = plan_reuse(candidates=[stored], **{**REQUEST, "prompt": "a red cube beside a large lamp", "stage_map": WIDE})
+    assert plan.boundaries == StageBoundaries(k1=10, k2=20)
+
+
 def test_k2_is_no_later_than_the_last_stored_step() -> None:
     plan = plan_reuse(candidates=[source(stored_steps=(10, 20))], **{**REQUEST, "stage_map": WIDE})
     assert (plan.boundaries, plan.source_steps) == (StageBoundaries(k1=10, k2=20), (10, 20))
