@@ -92,6 +92,25 @@ class Placement(enum.StrEnum):
         return num_stages + (self is Placement.DEDICATED_PLANNER)
 
 
+class Method(enum.StrEnum):
+    """How chunks learn of those before them."""
+
+    FLASH_FORWARD = "flashforward"
+    SELF_FORCING = "self_forcing"
+    HIAR = "hiar"
+
+
+def list_forwards(method: Method, layout: Layout, placement: Placement) -> Iterator[Forward]:
+    """List a method's forwards; raise ValueError for a placement that it has no use for."""
+    if method is Method.FLASH_FORWARD:
+        return flash_forward(layout, placement)
+    if method is Method.HIAR:
+        return hiar(layout, placement)
+    if placement is not Placement.ONE_WORKER:
+        raise ValueError(f"placement must be one worker, as {method} has nothing to do for a second, got {placement}")
+    return self_forcing(layout)
+
+
 def flash_forward(layout: Layout, placement: Placement) -> Iterator[Forward]:
     """List FlashForward: renderers publish the KV of their own forward, and see clean anchors on both sides.
 

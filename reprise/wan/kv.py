@@ -76,6 +76,28 @@ def concat_kv(parts: Sequence[ChunkKV]) -> ChunkKV:
     return ChunkKV(tuple(layers), tuple(position for part in parts for position in part.positions))
 
 
+def split_kv(kv: ChunkKV, count: int) -> list[ChunkKV]:
+    """Cut the frames of a forward into `count` equal parts, as views; raise ValueError where they do not come out."""
+    if count < 1 or len(kv.positions) % count:
+        raise ValueError(f"expected a divisor of the {len(kv.positions)} frames, got {count=}")
+    if count == 1:
+        return [kv]
+    frames, rows = len(kv.positions) // count, kv.layers[0].key_BSNK.shape[1] // count
+    return [
+        ChunkKV(
+            tuple(
+                LayerKV(
+                    layer.key_BSNK[:, part * rows : (part + 1) * rows],
+                    layer.value_BSNK[:, part * rows : (part + 1) * rows],
+                )
+                for layer in kv.layers
+            ),
+            kv.positions[part * frames : (part + 1) * frames],
+        )
+        for part in range(count)
+    ]
+
+
 def join_layer(parts: Sequence[LayerKV]) -> LayerKV:
     """Join the rows of one layer; a single part is given back, not copied."""
     if len(parts) == 1:
