@@ -17,7 +17,7 @@ class KvKey(NamedTuple):
 
     source: Source
     stage: int
-    index: int
+    number: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

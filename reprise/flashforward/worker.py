@@ -104,7 +104,7 @@ def render(
     denoiser: StageDenoiser,
     *,
     facts: RunFacts | None = None,
-    on_forward: Callable[[Forward], None] = lambda forward: None,
+    on_forward: Callable[[Forward], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Delivery]:
     """Run a list on one device, whatever workers it names, and yield latents as they are finished.
@@ -127,7 +127,8 @@ def render(
         elif result.latent_BCTHW is not None:
             latents[forward.source, forward.unit] = result.latent_BCTHW
         facts.count(forward, max(one.bank.num_bytes for one in workers.values()))
-        on_forward(forward)
+        if on_forward is not None:
+            on_forward(forward)
         if forward.delivers is not None:
             assert result.latent_BCTHW is not None
             yield Delivery(positions=forward.delivers, latent_BCTHW=result.latent_BCTHW)
