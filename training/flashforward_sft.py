@@ -116,15 +116,17 @@ def noised(clean: Tensor, noise: Tensor, sigma_BT: Tensor) -> Tensor:
     return (1 - sigma) * clean + sigma * noise
 
 
-def draw_crop(generator: torch.Generator) -> tuple[int, Crop]:
+def draw_crop(
+    generator: torch.Generator, *, num_chunks: int = CROP_CHUNKS, start_share: float = START_SHARE
+) -> tuple[int, Crop]:
     """Draw the shift of a video's beginning and the chunks to train on."""
     offset = int(torch.randint(MAX_OFFSET + 1, (), generator=generator))
-    start = bool(torch.rand((), generator=generator) < START_SHARE)
+    start = bool(torch.rand((), generator=generator) < start_share)
     offset = 0 if start else offset
     layout = Layout(num_latents=NUM_LATENTS - offset)
     num_whole = layout.num_latents // layout.chunk_latents
-    first = 0 if start else int(torch.randint(num_whole - CROP_CHUNKS + 1, (), generator=generator))
-    return offset, Crop(layout=layout, chunks=range(first, first + CROP_CHUNKS))
+    first = 0 if start else int(torch.randint(num_whole - num_chunks + 1, (), generator=generator))
+    return offset, Crop(layout=layout, chunks=range(first, first + num_chunks))
 
 
 def flow_error(velocity: Tensor, clean: Tensor, noise: Tensor, *, skip: int = 0) -> Tensor:
