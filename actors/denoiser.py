@@ -5,12 +5,11 @@ thread of its own, so that the replica's event loop keeps answering health check
 knows nothing about jobs or HTTP.
 """
 
-import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import logging
-import threading
 import time
 from collections.abc import AsyncGenerator, Callable
 
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from actors.engines.media import make_media
+from actors.event_stream import stream_events
 from actors.messages import ClipDone, ClipRequest, DenoiseEvent, DenoiseRequest, StepDone, TrajectoryStored
 from cache_store.contracts import LatentKey, LatentStore
 from cache_store.errors import StoreError
@@ -106,22 +106,10 @@ class DenoiserReplica:
 
         Closing or cancelling the iterator stops the work before its next step.
         """
-        loop, stop = asyncio.get_running_loop(), threading.Event()
-        events: asyncio.Queue[DenoiseEvent | None] = asyncio.Queue()
-
-        def emit(event: DenoiseEvent | None) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is gone: nobody waits for the event
-                loop.call_soon_threadsafe(events.put_nowait, event)
-
-        work = loop.run_in_executor(self._executor, self._run, request, emit, stop.is_set)
-        work.add_done_callback(lambda _: events.put_nowait(None))
-        work.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, should nobody await it
-        try:
-            while (event := await events.get()) is not None:
+        work = functools.partial(self._run, request)
+        async with contextlib.aclosing(stream_events(self._executor, work)) as events:
+            async for event in events:
                 yield event
-            await work
-        finally:
-            stop.set()
 
     def _run(
         self, request: DenoiseRequest, emit: Callable[[DenoiseEvent], None], should_stop: Callable[[], bool]

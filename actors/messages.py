@@ -35,6 +35,8 @@ class ClipRequest:
     """Video whose latents must be the source, or none."""
     remix_of: str | None = None
     """Video that this is a remix of, and so its source."""
+    is_long: bool = False
+    """Longer than the clip model's window: the causal model makes it, chunk by chunk."""
 
     @property
     def forced_source(self) -> str | None:
@@ -86,4 +88,60 @@ class TrajectoryStored:
     """The clip, uint8 (F, H, W, 3), to make masks from; a reference to it once it has left the worker."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class LongRequest:
+    """One long video to make."""
+
+    video_id: str
+    clip: ClipRequest
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ChunkDone:
+    """Latents are finished and can be shown; in order."""
+
+    latents_done: int
+    """Of `num_latents`, so far."""
+    num_latents: int
+    fragment: bytes = dataclasses.field(repr=False)
+    """The next bytes of the video as a fragmented MP4."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class LongWork:
+    """How a long video was made."""
+
+    method: str
+    placement: str
+    forwards: Mapping[str, int]
+    """Forwards run, by role."""
+    rounds: int
+    """Rounds of the schedule; the same number on any machine."""
+    workers: int
+    wait_s: Mapping[str, float]
+    """Seconds that each worker was idle between its first and last forward, by its number; empty for one worker."""
+    peak_kv_bytes: int
+    """Most bytes of KV held on one worker."""
+    render_s: float
+    """First forward to last latent; on one worker with the decoding between them."""
+    first_latents_s: float
+    """First forward to first finished chunk."""
+    first_frame_s: float
+    """Taken up to first frames encoded, prompt and decoding included."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class LongDone:
+    """A finished long video."""
+
+    files: Mapping[str, bytes] = dataclasses.field(repr=False)
+    work: LongWork
+    num_tokens: int
+    num_tokens_dropped: int
+    prompt_s: float
+    decode_s: float
+    encode_s: float
+
+
+LongEvent = ChunkDone | LongDone
 DenoiseEvent = StepDone | ClipDone | TrajectoryStored

@@ -5,6 +5,7 @@
                                              -> Denoiser  -> (Redis: latents)
                                              -> MaskGenerator -> (Redis: masks, beside the latents)
                                              -> DiffExtractor -> a language model's endpoint
+                                             -> LongRenderer  (videos longer than a clip)
 
 MaskGenerator is there unless masks or reuse are off, DiffExtractor only where a language model compares prompts.
 `serve run deployments.app:build_app` starts it with defaults; a Serve config file gives `args`.
@@ -21,6 +22,7 @@ from deployments.replicas.api import ApiDeployment
 from deployments.replicas.denoiser import DenoiserDeployment
 from deployments.replicas.diff_extractor import DiffExtractorDeployment
 from deployments.replicas.embedder import EmbedderDeployment
+from deployments.replicas.long_renderer import LongRendererDeployment
 from deployments.replicas.mask_generator import MaskGeneratorDeployment
 from deployments.replicas.retrieval import RetrievalDeployment
 from deployments.replicas.router import RouterDeployment
@@ -28,7 +30,7 @@ from deployments.replicas.store import Store as StoreOrUrl
 from deployments.replicas.store import StoreDeployment
 
 DRAIN_S = 600
-"""Longest run of one clip that a shutdown or a scale-down waits for."""
+"""Longest run of one video that a shutdown or a scale-down waits for."""
 
 Store = serve.deployment(StoreDeployment, name="Store", ray_actor_options={"num_cpus": 0.1})
 Embedder = serve.deployment(
@@ -43,6 +45,9 @@ DiffExtractor = serve.deployment(
 )
 Denoiser = serve.deployment(
     DenoiserDeployment, name="Denoiser", max_ongoing_requests=1, graceful_shutdown_timeout_s=DRAIN_S
+)
+LongRenderer = serve.deployment(
+    LongRendererDeployment, name="LongRenderer", max_ongoing_requests=1, graceful_shutdown_timeout_s=DRAIN_S
 )
 Router = serve.deployment(
     RouterDeployment, name="Router", ray_actor_options={"num_cpus": 0.2}, graceful_shutdown_timeout_s=DRAIN_S
@@ -87,6 +92,12 @@ def build_app(config: AppConfig) -> Application:
         ).bind(generator, config, store)
     if config.reuse and extractor.engine is not DiffEngineName.ALIGNER:
         diff = DiffExtractor.bind(extractor)
-    router = Router.bind(config, store, embedder, retrieval, denoiser, masks, diff)
+    renderer, long_renderer = config.long_renderer_config(), None
+    if renderer is not None:
+        long_renderer = LongRenderer.options(
+            num_replicas=config.long.num_replicas,
+            ray_actor_options={"num_cpus": renderer.num_cpus, "num_gpus": renderer.num_gpus},
+        ).bind(renderer)
+    router = Router.bind(config, store, embedder, retrieval, denoiser, masks, diff, long_renderer)
     api = Api.options(num_replicas=config.api.num_replicas)
     return api.bind(config.api_settings(), config, store, router, retrieval)

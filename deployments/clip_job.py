@@ -14,7 +14,7 @@ from typing import Final
 from actors.messages import ClipDone, DenoiseRequest, StepDone, TrajectoryStored
 from actors.retrieval import Admission
 from deployments.api.artifacts import ArtifactStore, Variant
-from deployments.api.facts import FailureCode, PromptWarning, ReuseFacts, StageSeconds
+from deployments.api.facts import FailureCode, ReuseFacts, StageSeconds, truncation_warnings
 from deployments.api.jobs import JobStore
 from deployments.api.video_job import ClaimedJob, JobLease, WriteOutcome
 from deployments.parts import (
@@ -175,16 +175,6 @@ class ClipJobRunner:
 def reuse_facts(claimed: ClaimedJob, planned: ReusePlan, done: ClipDone) -> ReuseFacts:
     """Say what one clip reused, as it was run."""
     plan, num_steps = done.plan, claimed.job.request.num_inference_steps
-    warnings: tuple[PromptWarning, ...] = ()
-    if done.num_tokens_dropped:
-        warnings = (
-            PromptWarning(
-                code="prompt_truncated",
-                encoder="text_encoder",
-                used=done.num_tokens,
-                dropped=done.num_tokens_dropped,
-            ),
-        )
     return dataclasses.replace(
         claimed.job.reuse,
         hit=plan.is_hit,
@@ -205,5 +195,5 @@ def reuse_facts(claimed: ClaimedJob, planned: ReusePlan, done: ClipDone) -> Reus
         region_reason=None if plan.region_reason is None else str(plan.region_reason),
         edit_share=done.work.edit_share,
         see_share=done.work.see_share,
-        warnings=warnings,
+        warnings=truncation_warnings(used=done.num_tokens, dropped=done.num_tokens_dropped),
     )

@@ -13,15 +13,18 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from actors.diff_extractor import DiffEngineName, DiffExtractorConfig
 from actors.embedder import EmbedderConfig
+from actors.long_renderer import LongRendererConfig
 from actors.mask_generator import MaskEngineName, MaskGeneratorConfig
 from actors.retrieval import RetrievalConfig
 from cache_store.contracts import EncoderTag
 from cache_store.partition import PartitionKey
 from deployments.api.jobs import JobStoreConfig
-from deployments.api.limits import ApiLimits
+from deployments.api.limits import ApiLimits, LongLimits
 from deployments.api.services import ApiSettings
+from reprise.flashforward.schedule import Placement
 from reprise.teacache import TeaCacheConfig
 from reprise.wan import presets
+from reprise.wan.long_presets import LongPreset, tiny_long
 from reprise.wan.presets import ModelPreset
 
 
@@ -33,17 +36,22 @@ class PresetParts(NamedTuple):
     """The open_clip model that the thresholds were made with."""
     segmenter: str | None
     """Folder of a PhraseSegmenter that knows what the model shows; None leaves masks off."""
+    long: Callable[[], LongPreset] | None
+    """The causal model for videos longer than a clip; None makes none."""
 
 
 PRESETS: Final[dict[str, PresetParts]] = {
     "tiny": PresetParts(
-        presets.tiny, f"local-dir:{presets.WEIGHTS / 'tiny_clip'}", str(presets.WEIGHTS / "tiny_segmenter")
+        presets.tiny, f"local-dir:{presets.WEIGHTS / 'tiny_clip'}", str(presets.WEIGHTS / "tiny_segmenter"), tiny_long
     ),
     "tiny-4step": PresetParts(
-        presets.tiny_4step, f"local-dir:{presets.WEIGHTS / 'tiny_clip'}", str(presets.WEIGHTS / "tiny_segmenter")
+        presets.tiny_4step,
+        f"local-dir:{presets.WEIGHTS / 'tiny_clip'}",
+        str(presets.WEIGHTS / "tiny_segmenter"),
+        tiny_long,
     ),
-    "wan2.1-t2v-1.3b": PresetParts(presets.wan21_t2v_1_3b, "ViT-L-14:openai", None),
-    "wan2.1-t2v-14b": PresetParts(presets.wan21_t2v_14b, "ViT-L-14:openai", None),
+    "wan2.1-t2v-1.3b": PresetParts(presets.wan21_t2v_1_3b, "ViT-L-14:openai", None, None),
+    "wan2.1-t2v-14b": PresetParts(presets.wan21_t2v_14b, "ViT-L-14:openai", None, None),
 }
 
 
@@ -84,6 +92,23 @@ class DenoiserSection(Section):
     """Threads of one replica's CPU kernels."""
     teacache: bool = False
     """Leave the model's blocks out at steps that hardly change, by the preset's TeaCache setting."""
+
+
+class LongSection(Section):
+    """The replicas that make videos longer than a clip, where the preset has a causal model; one job at a time each."""
+
+    enabled: bool = True
+    placement: Placement = Placement.ONE_WORKER
+    """`one worker` for a laptop or one GPU; with the others every replica has a gang of actors in one placement group
+    run the forwards, and only decodes and encodes itself."""
+    num_replicas: int = Field(1, ge=1)
+    num_cpus: float = Field(0.1, ge=0)
+    """Of each replica and each of its actors, as is num_gpus. Little, so that a laptop of two cores holds all replicas;
+    give each its own in production."""
+    num_gpus: float = Field(0.0, ge=0)
+    device: str = "cpu"
+    num_threads: int = Field(1, ge=1)
+    """Threads of one worker's CPU kernels."""
 
 
 class MaskSection(Section):
@@ -160,6 +185,7 @@ class AppConfig(Section):
     store: StoreSection = StoreSection()
     embedder: EmbedderSection = EmbedderSection()
     denoiser: DenoiserSection = DenoiserSection()
+    long: LongSection = LongSection()
     masks: MaskSection = MaskSection()
     diff: DiffSection = DiffSection()
     router: RouterSection = RouterSection()
@@ -200,6 +226,20 @@ class AppConfig(Section):
         """Give the setting with which steps are skipped; None computes every step."""
         return self.model_preset().teacache if self.denoiser.teacache else None
 
+    def long_renderer_config(self) -> LongRendererConfig | None:
+        """Give the long renderer's settings; None when there are no long videos."""
+        long, make = self.long, PRESETS[self.preset].long
+        if make is None or not long.enabled or self.model_path is not None:
+            return None
+        return LongRendererConfig(
+            preset=make(),
+            placement=long.placement,
+            device=long.device,
+            num_threads=long.num_threads,
+            num_cpus=long.num_cpus,
+            num_gpus=long.num_gpus,
+        )
+
     def embedder_config(self) -> EmbedderConfig:
         """Give the embedder's settings."""
         return EmbedderConfig(model=self.embedder.model or PRESETS[self.preset].embedder, device=self.embedder.device)
@@ -237,7 +277,14 @@ class AppConfig(Section):
 
     def api_settings(self) -> ApiSettings:
         """Say what the served model accepts."""
-        preset = self.model_preset()
+        preset, renderer = self.model_preset(), self.long_renderer_config()
+        long = None
+        if renderer is not None:
+            long = LongLimits(
+                max_num_frames=renderer.preset.max_num_frames,
+                num_inference_steps=len(renderer.preset.sigmas) - 1,
+                guidance_scale=renderer.preset.guidance_scale,
+            )
         return ApiSettings(
             limits=ApiLimits(
                 model=preset.name,
@@ -258,5 +305,6 @@ class AppConfig(Section):
                 min_tau=preset.tau,
                 max_prompt_characters=4000,
                 max_sequence_length=preset.max_sequence_length,
+                long=long,
             )
         )

@@ -4,6 +4,7 @@ Turns what Ray raises into the two errors that a job knows: its worker was lost,
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import AsyncGenerator
@@ -11,12 +12,12 @@ from typing import Any, Final
 
 from ray.exceptions import RayActorError, RayError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
-from ray.serve.handle import DeploymentHandle
+from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
 from actors.diff_extractor import DiffEngineName, DiffResult, FallbackReason
 from actors.embedder import Embedding
 from actors.mask_generator import MasksMade
-from actors.messages import DenoiseEvent, DenoiseRequest
+from actors.messages import DenoiseEvent, DenoiseRequest, LongEvent, LongRequest
 from actors.retrieval import Admission
 from cache_store.partition import PartitionKey
 from deployments.api.facts import FailureCode
@@ -80,18 +81,37 @@ class DenoiserHandle:
 
     async def generate(self, request: DenoiseRequest) -> AsyncGenerator[DenoiseEvent, None]:
         """Yield events; closing the iterator cancels the replica's work before its next step."""
-        events = self._handle.generate.remote(request)
-        try:
+        async with contextlib.aclosing(_stream(self._handle.generate.remote(request))) as events:
             async for event in events:
                 yield event
-        except (RayActorError, DeploymentUnavailableError, BackPressureError) as error:
-            raise WorkerLost(str(error)) from error
-        except RayTaskError as error:
-            raise failure_of(error.cause) from error
-        except RayError as error:
-            raise WorkerLost(str(error)) from error
-        finally:
-            events.cancel()
+
+
+class LongRendererHandle:
+    """The long renderer deployment."""
+
+    def __init__(self, handle: DeploymentHandle) -> None:
+        self._handle = handle.options(stream=True)
+
+    async def generate(self, request: LongRequest) -> AsyncGenerator[LongEvent, None]:
+        """Yield events; closing the iterator cancels the replica's work before its next forward."""
+        async with contextlib.aclosing(_stream(self._handle.generate.remote(request))) as events:
+            async for event in events:
+                yield event
+
+
+async def _stream(events: DeploymentResponseGenerator[Any]) -> AsyncGenerator[Any, None]:
+    """Yield a replica's events in the errors that a job knows."""
+    try:
+        async for event in events:
+            yield event
+    except (RayActorError, DeploymentUnavailableError, BackPressureError) as error:
+        raise WorkerLost(str(error)) from error
+    except RayTaskError as error:
+        raise failure_of(error.cause) from error
+    except RayError as error:
+        raise WorkerLost(str(error)) from error
+    finally:
+        events.cancel()
 
 
 class MaskGeneratorHandle:

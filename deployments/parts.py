@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from actors.diff_extractor import DiffResult
 from actors.embedder import Embedding
-from actors.messages import DenoiseEvent, DenoiseRequest
+from actors.messages import DenoiseEvent, DenoiseRequest, LongEvent, LongRequest
 from actors.retrieval import Admission
 from cache_store.partition import PartitionKey
 from deployments.api.facts import FailureCode
@@ -69,6 +69,14 @@ class Denoiser(Protocol):
     """Makes clips."""
 
     def generate(self, request: DenoiseRequest) -> AsyncGenerator[DenoiseEvent, None]:
+        """Yield events; closing the iterator stops the work. Raises WorkerLost or WorkFailed."""
+        ...
+
+
+class LongRenderer(Protocol):
+    """Makes long videos."""
+
+    def generate(self, request: LongRequest) -> AsyncGenerator[LongEvent, None]:
         """Yield events; closing the iterator stops the work. Raises WorkerLost or WorkFailed."""
         ...
 

@@ -1,7 +1,7 @@
-"""The router: takes jobs off the queue as denoiser slots come free, and keeps their leases while they run.
+"""The router: takes jobs off a queue as slots of its workers come free, and keeps their leases while they run.
 
 A job waits in Redis, visible as queued, until a slot is free; nothing queues behind a handle. Which latents a job
-starts from is decided by `plan_reuse` in clip_job.py. Knows nothing about HTTP.
+starts from is decided in planning.py. Knows nothing about HTTP.
 """
 
 import asyncio
@@ -9,13 +9,13 @@ import contextlib
 import dataclasses
 import logging
 import secrets
+from typing import Protocol
 
 from redis.exceptions import RedisError
 
 from deployments.api.facts import FailureCode
 from deployments.api.jobs import JobStore
-from deployments.api.video_job import ClaimedJob, JobLease
-from deployments.clip_job import ClipJobRunner
+from deployments.api.video_job import ClaimedJob, JobLease, Lane
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +25,9 @@ class RouterConfig:
     """How many jobs run at once, and how often leases are renewed."""
 
     num_slots: int
-    """Jobs in the hands of denoisers, one a replica: a job that is planned only when its denoiser is free may start
+    """Jobs in the hands of workers, one a replica: a job that is planned only when its worker is free may start
     from every source that was finished before it."""
+    lane: Lane = Lane.CLIPS
     claim_wait_s: float = 1.0
     renew_period_s: float = 5.0
     """Well within the job store's lease timeout."""
@@ -34,10 +35,18 @@ class RouterConfig:
     """Pause after the store did not answer."""
 
 
-class Router:
-    """Runs jobs until it is stopped; invariant: `len(leases) <= num_slots`."""
+class JobRunner(Protocol):
+    """Runs one claimed job to its end."""
 
-    def __init__(self, config: RouterConfig, *, jobs: JobStore, runner: ClipJobRunner) -> None:
+    async def run(self, claimed: ClaimedJob) -> None:
+        """Run the job and write its outcome."""
+        ...
+
+
+class Router:
+    """Runs the jobs of one queue until it is stopped; invariant: `len(leases) <= num_slots`."""
+
+    def __init__(self, config: RouterConfig, *, jobs: JobStore, runner: JobRunner) -> None:
         self._config = config
         self._jobs = jobs
         self._runner = runner
@@ -82,7 +91,9 @@ class Router:
                 await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
                 continue
             try:
-                claimed = await self._jobs.claim(self._consumer, count=free, block_s=self._config.claim_wait_s)
+                claimed = await self._jobs.claim(
+                    self._consumer, count=free, block_s=self._config.claim_wait_s, lane=self._config.lane
+                )
             except (RedisError, OSError) as error:
                 logger.warning("no jobs could be claimed, trying again: %s", error)
                 await asyncio.sleep(self._config.retry_wait_s)

@@ -127,6 +127,30 @@ def history_setting(role: Role, crop: Crop, encoded: Tensor, sigma: float) -> Se
 
 
 @torch.no_grad()
+def forward_unit(
+    model: CausalWan,
+    role: Role,
+    latent: Tensor,
+    sigma: float,
+    text_BLD: Tensor,
+    *,
+    positions: list[int],
+    reads: list[ChunkKV],
+) -> tuple[Tensor, ChunkKV]:
+    """Run one chunk or block, which sees all of what it reads; its velocity in float32."""
+    count = latent.shape[2]
+    velocity, kv = model.velocity(
+        role,
+        latent,
+        torch.full((len(latent), count), sigma),
+        text_BLD,
+        positions=positions,
+        sees_TU=torch.ones(count, sum(len(one.positions) for one in reads) + count, dtype=torch.bool),
+        context=tuple(reads),
+    )
+    return velocity.float(), kv
+
+
 def plan(model: CausalWan, layout: Layout, noise: Tensor, text_BLD: Tensor) -> list[Tensor]:
     """Plan a video: all anchors at each noise level, block after block."""
     states = [noise.clone() for _ in LEVELS]
@@ -137,49 +161,33 @@ def plan(model: CausalWan, layout: Layout, noise: Tensor, text_BLD: Tensor) -> l
         reads = history[layout.history_anchors_of(block).start // layout.block_anchors :]
         latent = noise[:, :, own.start : own.stop]
         for stage, sigma in enumerate(LEVELS):
-            sigma_BT = torch.full((len(latent), len(own)), sigma)
             states[stage][:, :, own.start : own.stop] = latent
-            everything = torch.ones(len(own), sum(len(kv.positions) for kv in reads) + len(own), dtype=torch.bool)
-            velocity, kv = model.velocity(
-                Role.PLANNER, latent, sigma_BT, text_BLD, positions=positions, sees_TU=everything, context=tuple(reads)
-            )
+            velocity, kv = forward_unit(model, Role.PLANNER, latent, sigma, text_BLD, positions=positions, reads=reads)
             if sigma > 0:
-                latent = latent + (LEVELS[stage + 1] - sigma) * velocity.float()
+                latent = latent + (LEVELS[stage + 1] - sigma) * velocity
             else:
                 history.append(kv)
     return states
 
 
-@torch.no_grad()
 def continue_video(model: CausalWan, role: Role, crop: Crop, noise: Tensor, text_BLD: Tensor) -> list[Tensor]:
     """Make a video as a baseline does: all chunks at each noise level, each after the encoded ones before it."""
     layout, states = crop.layout, [noise.clone() for _ in LEVELS]
     encoded: dict[float, list[ChunkKV]] = {sigma: [] for sigma in LEVELS}
     for chunk in crop.chunks:
         own = layout.chunk_positions(chunk)
-        first_read = layout.history_chunks_of(chunk).start
+        first, positions = layout.history_chunks_of(chunk).start, list(own)
         latent = noise[:, :, own.start : own.stop]
-
-        def forward(latent: Tensor, sigma: float, read_sigma: float, own: range = own, first: int = first_read):  # type: ignore[no-untyped-def]
-            reads = encoded[read_sigma][first:]
-            count = sum(len(kv.positions) for kv in reads) + len(own)
-            return model.velocity(
-                role,
-                latent,
-                torch.full((len(latent), len(own)), sigma),
-                text_BLD,
-                positions=list(own),
-                sees_TU=torch.ones(len(own), count, dtype=torch.bool),
-                context=tuple(reads),
-            )
-
         for stage, sigma in enumerate(LEVELS[:-1]):
             states[stage][:, :, own.start : own.stop] = latent
             next_sigma = LEVELS[stage + 1]
-            velocity, _ = forward(latent, sigma, next_sigma if role is Role.HIAR else 0.0)
-            latent = latent + (next_sigma - sigma) * velocity.float()
+            reads = encoded[next_sigma if role is Role.HIAR else 0.0][first:]
+            velocity, _ = forward_unit(model, role, latent, sigma, text_BLD, positions=positions, reads=reads)
+            latent = latent + (next_sigma - sigma) * velocity
             if role is Role.HIAR or next_sigma == 0:
-                encoded[next_sigma].append(forward(latent, next_sigma, next_sigma)[1])
+                reads = encoded[next_sigma][first:]
+                _, kv = forward_unit(model, role, latent, next_sigma, text_BLD, positions=positions, reads=reads)
+                encoded[next_sigma].append(kv)
         states[-1][:, :, own.start : own.stop] = latent
     return states
 

@@ -11,8 +11,9 @@ text tokens, D text width.
 
 import argparse
 import dataclasses
+import pathlib
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -242,7 +243,7 @@ class Recipe:
         return sum(losses) / len(losses)
 
 
-def save(model: CausalWan, folder: Any) -> None:
+def save(model: CausalWan, folder: pathlib.Path) -> None:
     """Write the backbone and the adapters as the product loads them."""
     model.wan.save_config(folder / "transformer")
     save_half(model.wan, folder / "transformer" / "diffusion_pytorch_model.safetensors")
@@ -253,7 +254,7 @@ def save(model: CausalWan, folder: Any) -> None:
 def main() -> None:
     """Run the recipe."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=1200)
+    parser.add_argument("--steps", type=int, default=900)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--bfloat16", action="store_true", help="as in training.transformer")
     args = parser.parse_args()

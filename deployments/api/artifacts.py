@@ -1,6 +1,7 @@
 """Finished files in a local folder or under any fsspec URL, addressed by server-made ids only.
 
-One folder per job, `<root>/<tenant>/<video id>/`, with one file per variant. A file appears whole or not at all.
+One folder per job, `<root>/<tenant>/<video id>/`, with one file per variant, and of a long video one for each piece of
+its stream. A file appears whole or not at all.
 Methods block: an event loop calls them through a thread. Knows nothing about jobs or HTTP.
 """
 
@@ -40,6 +41,10 @@ _FILES: Final = {
 }
 
 
+def _fragment_name(number: int) -> str:
+    return f"fragment-{number:05d}.mp4"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class ArtifactStore:
     """Files under one root; a plain value, so it crosses processes."""
@@ -49,9 +54,24 @@ class ArtifactStore:
 
     def put_bytes(self, tenant: str, video_id: str, variant: Variant, data: bytes) -> None:
         """Write one file; readers see the old one or the whole new one."""
+        self._put(tenant, video_id, variant.file_name, data)
+
+    def put_fragment(self, tenant: str, video_id: str, number: int, data: bytes) -> None:
+        """Write the next piece of a video that is still being made; pieces are numbered from 0."""
+        self._put(tenant, video_id, _fragment_name(number), data)
+
+    def fragment(self, tenant: str, video_id: str, number: int) -> bytes | None:
+        """Read one piece, None if it is not there (any more)."""
+        files, folder = self._folder(tenant, video_id)
+        try:
+            return bytes(files.cat_file(f"{folder}/{_fragment_name(number)}"))
+        except FileNotFoundError:
+            return None
+
+    def _put(self, tenant: str, video_id: str, name: str, data: bytes) -> None:
         files, folder = self._folder(tenant, video_id)
         files.makedirs(folder, exist_ok=True)
-        file = files.open(f"{folder}/{variant.file_name}", "wb", autocommit=False)
+        file = files.open(f"{folder}/{name}", "wb", autocommit=False)
         try:
             file.write(data)
             file.close()

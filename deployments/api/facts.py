@@ -25,6 +25,8 @@ class FailureCode(enum.StrEnum):
     """The job was started as often as allowed and no run reached the end."""
     STORAGE_FAILED = "storage_failed"
     """The finished file could not be written."""
+    WORKER_LOST = "worker_lost"
+    """One of the workers that made a long video together ended; its video cannot go on without it."""
     INTERNAL_ERROR = "internal_error"
 
 
@@ -64,6 +66,13 @@ class PromptWarning:
     """Tokens that it did not."""
 
 
+def truncation_warnings(*, used: int, dropped: int) -> tuple[PromptWarning, ...]:
+    """Give the warning that the text encoder did not read the whole prompt, or none."""
+    if not dropped:
+        return ()
+    return (PromptWarning(code="prompt_truncated", encoder="text_encoder", used=used, dropped=dropped),)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StageSeconds:
     """Wall time of a finished job by stage; None where the stage did not run."""
@@ -81,11 +90,33 @@ class StageSeconds:
     dense: float | None = None
     """The steps after them; part of `denoise`."""
     denoise: float | None = None
+    first_frame: float | None = None
+    """Of a long video, from the worker's begin until its first frames could be watched."""
     decode: float | None = None
     encode: float | None = None
     """Writing the frames as MP4, thumbnail and sprite sheet."""
     store: float | None = None
     """Putting the files where they are served from."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ScheduleFacts:
+    """How a long video's forwards were run."""
+
+    method: str
+    placement: str
+    workers: int
+    rounds: int
+    """Rounds of the schedule, in each of which a worker runs one forward at most."""
+    forwards: Mapping[str, int]
+    """By role: planner, extraction, renderer, re_encode."""
+    wait_s: Mapping[str, float]
+    """Seconds that each worker was idle between its first and last forward, by its number."""
+    peak_kv_bytes: int
+    first_latents_s: float
+    """From the first forward to the first finished chunk."""
+    render_s: float
+    """From the first forward to the last latent."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,6 +152,8 @@ class ReuseFacts:
     """Of the computed steps, those at which TeaCache left the model's blocks out."""
     token_share: float | None = None
     """Tokens that went through the model's blocks, as a share of those of a run in full."""
+    schedule: ScheduleFacts | None = None
+    """Of a long video."""
     seconds: StageSeconds = StageSeconds()
     warnings: tuple[PromptWarning, ...] = ()
 
@@ -134,6 +167,8 @@ def facts_from_json(text: str) -> ReuseFacts:
     fields = json.loads(text)
     fields["effective"] = EffectiveParameters(**fields["effective"])
     fields["seconds"] = StageSeconds(**fields["seconds"])
+    if fields.get("schedule") is not None:
+        fields["schedule"] = ScheduleFacts(**fields["schedule"])
     for name in ("change_kinds", "words_added", "words_removed"):
         fields[name] = tuple(fields[name])
     fields["warnings"] = tuple(PromptWarning(**warning) for warning in fields["warnings"])

@@ -46,7 +46,7 @@ local id = 'video_' .. stamp .. ARGV[3]
 local job = job_prefix .. id
 local entry = redis.call('XADD', KEYS[3], '*', 'tenant', ARGV[2], 'id', id)
 redis.call('HSET', job, 'id', id, 'tenant', ARGV[2], 'status', 'queued', 'progress', 0, 'attempts', 0,
-  'created_us', stamp, 'model', ARGV[7], 'request', ARGV[8], 'reuse', ARGV[9], 'entry', entry)
+  'created_us', stamp, 'model', ARGV[7], 'request', ARGV[8], 'reuse', ARGV[9], 'entry', entry, 'stream', KEYS[3])
 redis.call('ZADD', KEYS[2], stamp, id)
 touch(job, KEYS[4], ARGV[2] .. '/' .. id, now_ms + ARGV[6])
 if ARGV[4] ~= '' then
@@ -121,18 +121,18 @@ return 1
 DELETE: Final = (
     _NOW
     + """
--- KEYS: job, tombstone, list, stream, expiry
+-- KEYS: job, tombstone, list, expiry
 -- ARGV: id, member, tombstone lifetime ms, group
-local held = redis.call('HMGET', KEYS[1], 'entry', 'idempotency')
+local held = redis.call('HMGET', KEYS[1], 'entry', 'idempotency', 'stream')
 if redis.call('DEL', KEYS[1]) == 0 then return 0 end
 redis.call('SET', KEYS[2], '1', 'PX', ARGV[3])
 redis.call('ZREM', KEYS[3], ARGV[1])
 -- An expired key may have been taken over by a newer job: only our own goes.
 if held[2] and redis.call('HGET', held[2], 'id') == ARGV[1] then redis.call('DEL', held[2]) end
-redis.call('XACK', KEYS[4], ARGV[4], held[1])
-redis.call('XDEL', KEYS[4], held[1])
+redis.call('XACK', held[3], ARGV[4], held[1])
+redis.call('XDEL', held[3], held[1])
 -- The sweep removes the files once more when no late writer can be left.
-redis.call('ZADD', KEYS[5], string.format('%.0f', now_ms + ARGV[3]), ARGV[2])
+redis.call('ZADD', KEYS[4], string.format('%.0f', now_ms + ARGV[3]), ARGV[2])
 return 1
 """
 )

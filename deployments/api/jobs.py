@@ -6,7 +6,7 @@ Layout, all under `reprise:{jobs}` (one hash tag, so that a script may touch sev
     :list:<tenant>                 sorted set of ids by creation, microseconds that strictly rise over all replicas
     :idempotency:<tenant>:<hash>   hash (id, fingerprint of the body) of an Idempotency-Key
     :tombstone:<tenant>:<id>       set for a while after a delete: late writers are told, nothing is resurrected
-    :stream                        stream of (tenant, id), read by the consumer group `routers`; an entry stays until
+    :stream:<lane>                 stream of (tenant, id), read by the consumer group `routers`; an entry stays until
                                    its job is final or deleted, so its length is jobs waiting plus jobs running
     :expiry                        sorted set of `<tenant>/<id>` by the time when files are to be removed
     :clock                         the newest creation stamp
@@ -37,14 +37,16 @@ from deployments.api.video_job import (
     JobEvent,
     JobLease,
     JobPage,
+    Lane,
     VideoJob,
     VideoStatus,
     WriteOutcome,
     job_from_fields,
+    lane_of,
 )
 
 _PREFIX: Final = "reprise:{jobs}"
-_STREAM: Final = f"{_PREFIX}:stream"
+_STREAMS: Final = {lane: f"{_PREFIX}:stream:{lane}" for lane in Lane}
 _EXPIRY: Final = f"{_PREFIX}:expiry"
 _CLOCK: Final = f"{_PREFIX}:clock"
 _GROUP: Final = "routers"
@@ -60,7 +62,7 @@ class JobStoreConfig:
     lease_timeout_s: float = 30.0
     """A claimed job that is not renewed for so long is given to another router."""
     max_unfinished_jobs: int = 1000
-    """Jobs of all tenants that may wait or run at a time; more are refused at once."""
+    """Jobs of all tenants that may wait or run in one queue at a time; more are refused at once."""
     max_attempts: int = 3
     """Runs of one job before it fails as `interrupted`."""
     tombstone_s: float = 3600.0
@@ -100,12 +102,13 @@ class JobStore:
         return cls(redis, config or JobStoreConfig())
 
     async def start(self) -> None:
-        """Make the consumer group if it is not there."""
-        try:
-            await self._redis.xgroup_create(_STREAM, _GROUP, id="0", mkstream=True)
-        except ResponseError as error:
-            if "BUSYGROUP" not in str(error):
-                raise
+        """Make the consumer groups if they are not there."""
+        for stream in _STREAMS.values():
+            try:
+                await self._redis.xgroup_create(stream, _GROUP, id="0", mkstream=True)
+            except ResponseError as error:
+                if "BUSYGROUP" not in str(error):
+                    raise
 
     async def ping(self) -> None:
         """Raise redis' connection error if the server does not answer."""
@@ -127,7 +130,13 @@ class JobStore:
         """Store a queued job and schedule it in one step, or give the job that the same key and body made before."""
         digest = hashlib.sha256(idempotency.key.encode()).hexdigest() if idempotency else ""
         outcome, *found = await self._create(
-            keys=[_CLOCK, _list_key(tenant), _STREAM, _EXPIRY, f"{_PREFIX}:idempotency:{tenant}:{digest}"],
+            keys=[
+                _CLOCK,
+                _list_key(tenant),
+                _STREAMS[lane_of(request)],
+                _EXPIRY,
+                f"{_PREFIX}:idempotency:{tenant}:{digest}",
+            ],
             args=[
                 _PREFIX,
                 tenant,
@@ -160,17 +169,18 @@ class JobStore:
         )
         return JobPage(jobs=tuple(_job(fields) for fields in found[:limit]), has_more=len(found) > limit)
 
-    async def claim(self, consumer: str, *, count: int, block_s: float) -> list[ClaimedJob]:
+    async def claim(self, consumer: str, *, count: int, block_s: float, lane: Lane = Lane.CLIPS) -> list[ClaimedJob]:
         """Lease up to `count` jobs: first those of dead routers, then new ones; waits up to `block_s` for the first."""
+        stream = _STREAMS[lane]
         idle_ms = int(self._config.lease_timeout_s * 1000)
         try:
-            reclaimed: Any = await self._redis.xautoclaim(_STREAM, _GROUP, consumer, idle_ms, count=count)
+            reclaimed: Any = await self._redis.xautoclaim(stream, _GROUP, consumer, idle_ms, count=count)
             entries = reclaimed[1]
             if not entries:
                 # Redis reads a block of 0 as for ever.
                 block_ms = max(1, int(block_s * 1000))
                 streams: Any = await self._redis.xreadgroup(
-                    _GROUP, consumer, {_STREAM: ">"}, count=count, block=block_ms
+                    _GROUP, consumer, {stream: ">"}, count=count, block=block_ms
                 )
                 entries = streams[0][1] if streams else []
         except ResponseError as error:
@@ -178,10 +188,10 @@ class JobStore:
                 raise
             await self.start()  # The server lost its data; jobs made from now on are served.
             return []
-        claimed = [await self._begin(consumer, entry, values) for entry, values in entries]
+        claimed = [await self._begin(consumer, entry, values, lane) for entry, values in entries]
         return [job for job in claimed if job is not None]
 
-    async def _begin(self, consumer: str, entry: str, values: Mapping[str, str]) -> ClaimedJob | None:
+    async def _begin(self, consumer: str, entry: str, values: Mapping[str, str], lane: Lane) -> ClaimedJob | None:
         tenant, video_id = values["tenant"], values["id"]
         limit = self._config.max_attempts
         spent = JobError(
@@ -189,13 +199,15 @@ class JobStore:
             message=f"all {limit} runs of {video_id} were cut off by a lost worker; send the request again",
         )
         fields = await self._take(
-            keys=[_job_key(tenant, video_id), _STREAM, _EXPIRY],
+            keys=[_job_key(tenant, video_id), _STREAMS[lane], _EXPIRY],
             args=[_GROUP, entry, limit, error_to_json(spent), self._retention_ms, _member(tenant, video_id)],
         )
         if not fields:
             return None
         job = _job(fields)
-        lease = JobLease(tenant=tenant, video_id=video_id, attempt=job.attempts, entry=entry, consumer=consumer)
+        lease = JobLease(
+            tenant=tenant, video_id=video_id, attempt=job.attempts, entry=entry, consumer=consumer, lane=lane
+        )
         return ClaimedJob(lease=lease, job=job)
 
     async def mark_started(self, lease: JobLease) -> WriteOutcome:
@@ -205,6 +217,11 @@ class JobStore:
     async def set_progress(self, lease: JobLease, progress: int) -> WriteOutcome:
         """Report progress in per cent; a lower one than before changes nothing, and 100 is kept for `finish`."""
         return await self._write(lease, JobEvent.PROGRESS, progress=min(progress, 99))
+
+    async def set_fragments(self, lease: JobLease, count: int, *, progress: int) -> WriteOutcome:
+        """Report how many pieces of a long video are stored, and the progress in per cent."""
+        fields = {"num_fragments": str(count)}
+        return await self._write(lease, JobEvent.PROGRESS, progress=min(progress, 99), fields=fields)
 
     async def finish(self, lease: JobLease, reuse: ReuseFacts) -> WriteOutcome:
         """Complete the job; its files must be stored before. Remove them if the outcome is not `APPLIED`."""
@@ -235,7 +252,7 @@ class JobStore:
         of_job = (lease.tenant, lease.video_id)
         move: list[str | int] = [lease.attempt, target, sources, progress, self._retention_ms, _member(*of_job)]
         outcome = await self._advance(
-            keys=[_job_key(*of_job), _tombstone_key(*of_job), _STREAM, _EXPIRY],
+            keys=[_job_key(*of_job), _tombstone_key(*of_job), _STREAMS[lease.lane], _EXPIRY],
             args=[*move, group, lease.entry, stamp, *flat],
         )
         return WriteOutcome(outcome)
@@ -246,7 +263,7 @@ class JobStore:
         for lease in leases:
             of_job = (lease.tenant, lease.video_id)
             held = await self._renew(
-                keys=[_job_key(*of_job), _STREAM, _EXPIRY],
+                keys=[_job_key(*of_job), _STREAMS[lease.lane], _EXPIRY],
                 args=[_GROUP, lease.consumer, lease.entry, lease.attempt, self._retention_ms, _member(*of_job)],
             )
             if not held:
@@ -264,7 +281,7 @@ class JobStore:
     async def delete(self, tenant: str, video_id: str) -> bool:
         """Remove a job in any status; False if there is none. Its files are the caller's to remove."""
         removed = await self._delete(
-            keys=[_job_key(tenant, video_id), _tombstone_key(tenant, video_id), _list_key(tenant), _STREAM, _EXPIRY],
+            keys=[_job_key(tenant, video_id), _tombstone_key(tenant, video_id), _list_key(tenant), _EXPIRY],
             args=[video_id, _member(tenant, video_id), int(self._config.tombstone_s * 1000), _GROUP],
         )
         return bool(removed)

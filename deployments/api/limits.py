@@ -4,6 +4,7 @@ Filled by the caller from the model's preset; knows nothing about HTTP beyond th
 """
 
 import dataclasses
+import itertools
 import reprlib
 from collections.abc import Mapping
 from typing import Final
@@ -14,6 +15,16 @@ FRAME_STRIDE: Final = 4
 """A video autoencoder of the Wan family makes one latent from the first frame and one from each four after it."""
 
 MAX_SEED: Final = 2**63 - 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class LongLimits:
+    """What a video longer than a clip may ask for."""
+
+    max_num_frames: int
+    num_inference_steps: int
+    """The stages that the causal model was trained for, and no others."""
+    guidance_scale: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +41,7 @@ class ApiLimits:
     default_num_frames: int
     min_num_frames: int
     max_num_frames: int
+    """Of a clip; more frames make a long video, where there are any."""
     default_num_inference_steps: int
     min_num_inference_steps: int
     max_num_inference_steps: int
@@ -41,6 +53,7 @@ class ApiLimits:
     max_prompt_characters: int
     max_sequence_length: int
     """Tokens that the text encoder reads; only echoed, since a longer prompt is cut with a warning."""
+    long: LongLimits | None = None
 
     def __post_init__(self) -> None:
         if self.default_size not in self.sizes:
@@ -57,6 +70,11 @@ class ApiLimits:
             if not low <= default <= high:
                 raise ValueError(f"default_{name} {default} is not between min_{name} {low} and max_{name} {high}")
 
+    @property
+    def most_frames(self) -> int:
+        """Give the frames of the longest video."""
+        return self.max_num_frames if self.long is None else max(self.max_num_frames, self.long.max_num_frames)
+
     def check_size(self, size: str) -> str:
         """Give the size back, or say which ones there are."""
         if size not in self.sizes:
@@ -67,7 +85,7 @@ class ApiLimits:
 
     def check_num_frames(self, num_frames: int) -> int:
         """Give the frame count back, or name the nearest valid ones."""
-        low, high = self.min_num_frames, self.max_num_frames
+        low, high = self.min_num_frames, self.most_frames
         if low <= num_frames <= high and num_frames % FRAME_STRIDE == 1:
             return num_frames
         below = (min(max(num_frames, low), high) - 1) // FRAME_STRIDE * FRAME_STRIDE + 1
@@ -82,15 +100,23 @@ class ApiLimits:
         """Give the frame count of a whole number of seconds, or say which seconds are possible at this rate."""
         possible = [
             (num_frames - 1) // fps
-            for num_frames in range(self.min_num_frames, self.max_num_frames + 1, FRAME_STRIDE)
+            for num_frames in range(self.min_num_frames, self.most_frames + 1, FRAME_STRIDE)
             if num_frames > 1 and (num_frames - 1) % fps == 0
         ]
         if seconds in possible:
             return seconds * fps + 1
-        choice = f"one of {', '.join(map(str, possible))}" if possible else "left out (give num_frames instead)"
+        choice = _choice(possible) if possible else "left out (give num_frames instead)"
         raise InvalidRequest(
             f"seconds must be {choice} at {fps} frames per second with {self.model}, got {seconds}", param="seconds"
         )
+
+
+def _choice(values: list[int]) -> str:
+    """Name the values, or a long even row of them by its ends."""
+    steps = {after - before for before, after in itertools.pairwise(values)}
+    if len(values) > 8 and len(steps) == 1:
+        return f"from {values[0]} to {values[-1]} in steps of {steps.pop()}"
+    return f"one of {', '.join(map(str, values))}"
 
 
 def canvas_of(size: str) -> tuple[int, int]:

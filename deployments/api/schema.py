@@ -175,13 +175,15 @@ def to_clip_request(body: VideoCreate, limits: ApiLimits) -> ClipRequest:
     fps = limits.default_fps if body.fps is None else body.fps
     within("fps", fps, limits.min_fps, limits.max_fps)
     num_frames = _num_frames(body, limits, fps=fps)
-    steps = limits.default_num_inference_steps if body.num_inference_steps is None else body.num_inference_steps
-    within("num_inference_steps", steps, limits.min_num_inference_steps, limits.max_num_inference_steps)
-    guidance_scale = limits.default_guidance_scale if body.guidance_scale is None else body.guidance_scale
-    within("guidance_scale", guidance_scale, limits.min_guidance_scale, limits.max_guidance_scale)
+    is_long = num_frames > limits.max_num_frames
+    steps, guidance_scale = _long_sampling(body, limits) if is_long else _sampling(body, limits)
     seed = draw_seed() if body.seed is None else body.seed
     within("seed", seed, 0, MAX_SEED)
     reuse = _checked_reuse(body.reuse, limits)
+    if is_long and (reuse.source is not None or reuse.tau is not None):
+        raise InvalidRequest(
+            "a long video reuses no other's latents; leave reuse.source and reuse.tau out", param="reuse"
+        )
     width, height = limits.sizes[size]
     canvas_width, canvas_height = canvas_of(size)
     return ClipRequest(
@@ -199,7 +201,34 @@ def to_clip_request(body: VideoCreate, limits: ApiLimits) -> ClipRequest:
         reuse=reuse.mode,
         tau=reuse.tau,
         source=reuse.source,
+        is_long=is_long,
     )
+
+
+def _sampling(body: VideoCreate, limits: ApiLimits) -> tuple[int, float]:
+    """Give a clip's steps and guidance."""
+    steps = limits.default_num_inference_steps if body.num_inference_steps is None else body.num_inference_steps
+    within("num_inference_steps", steps, limits.min_num_inference_steps, limits.max_num_inference_steps)
+    guidance_scale = limits.default_guidance_scale if body.guidance_scale is None else body.guidance_scale
+    within("guidance_scale", guidance_scale, limits.min_guidance_scale, limits.max_guidance_scale)
+    return steps, guidance_scale
+
+
+def _long_sampling(body: VideoCreate, limits: ApiLimits) -> tuple[int, float]:
+    """Give a long video's stages and guidance, which are those of its model."""
+    assert limits.long is not None, "more frames than a clip's have passed their check"
+    fixed = {
+        "num_inference_steps": (body.num_inference_steps, limits.long.num_inference_steps),
+        "guidance_scale": (body.guidance_scale, limits.long.guidance_scale),
+    }
+    for name, (given, only) in fixed.items():
+        if given is not None and given != only:
+            raise InvalidRequest(
+                f"{name} must be {only:g} for a video of more than {limits.max_num_frames} frames, got {given}; "
+                "leave it out",
+                param=name,
+            )
+    return limits.long.num_inference_steps, limits.long.guidance_scale
 
 
 def _checked_reuse(given: ReuseMode | ReuseOptions | None, limits: ApiLimits) -> ReuseOptions:

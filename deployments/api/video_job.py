@@ -52,6 +52,18 @@ TRANSITIONS: Final[Mapping[JobEvent, tuple[frozenset[VideoStatus], VideoStatus]]
 """Event -> (statuses it is allowed in, status it leads to). Deletion is no status: the record goes."""
 
 
+class Lane(enum.StrEnum):
+    """Queues of jobs for different workers; none waits for another's."""
+
+    CLIPS = "clips"
+    LONG = "long"
+
+
+def lane_of(request: ClipRequest) -> Lane:
+    """Tell in which queue a request waits."""
+    return Lane.LONG if request.is_long else Lane.CLIPS
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class VideoJob:
     """One job as stored at the moment it was read."""
@@ -73,6 +85,8 @@ class VideoJob:
     request: ClipRequest
     reuse: ReuseFacts
     error: JobError | None
+    num_fragments: int = 0
+    """Pieces of a long video that can be shown already."""
 
     @property
     def seconds(self) -> str:
@@ -116,6 +130,7 @@ class JobLease:
     entry: str
     """Id of the job's stream entry."""
     consumer: str
+    lane: Lane = Lane.CLIPS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,4 +165,5 @@ def job_from_fields(fields: Mapping[str, str]) -> VideoJob:
         request=request_from_json(fields["request"]),
         reuse=facts_from_json(fields["reuse"]),
         error=error_from_json(fields["error"]) if "error" in fields else None,
+        num_fragments=int(fields.get("num_fragments", 0)),
     )

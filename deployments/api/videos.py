@@ -1,4 +1,4 @@
-"""The routes of the OpenAI Videos resource: create, retrieve, list, content, delete, remix.
+"""The routes of the OpenAI Videos resource: create, retrieve, list, content, stream, delete, remix.
 
 A route validates, talks to the job store and the artifact store, and answers; it never waits for the work.
 Edits, extensions and characters are part of the resource but not offered: they answer 501 and say so.
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
 
 from actors.messages import ClipRequest
 from deployments.api.artifacts import VIDEO_ID, Variant
@@ -24,6 +25,7 @@ from deployments.api.facts import ReuseFacts, effective_parameters
 from deployments.api.resources import VideoDeleted, VideoList, VideoObject, body_schema, video_object
 from deployments.api.schema import VideoCreate, VideoRemix, draw_seed, read_prompt, to_clip_request
 from deployments.api.services import ApiServices, services_of, tenant_of
+from deployments.api.stream import stream_fragments
 from deployments.api.video_job import Idempotency, VideoJob, VideoStatus
 from reprise.chorus.plan import ReuseMode
 
@@ -107,6 +109,20 @@ async def download_video(
     return await send_file(request, services.artifacts, tenant=tenant, video_id=video_id, variant=variant)
 
 
+@router.get("/{video_id}/stream", response_class=StreamingResponse)
+async def stream_video(video_id: str, services: Services, tenant: Tenant) -> StreamingResponse:
+    """Send a long video as a fragmented MP4 while it is being made; it plays at once, from its beginning."""
+    job = await _find(services, tenant, video_id)
+    if not job.request.is_long:
+        raise InvalidRequest(
+            f"{video_id} is a clip, which is made in one piece; get its content", param="video_id", code="not_streamed"
+        )
+    if job.status is VideoStatus.FAILED:
+        _require_completed(job, "cannot be streamed")
+    pieces = stream_fragments(services.jobs, services.artifacts, tenant=tenant, video_id=video_id)
+    return StreamingResponse(pieces, media_type=Variant.VIDEO.media_type, headers={"cache-control": "no-store"})
+
+
 @router.delete("/{video_id}")
 async def delete_video(video_id: str, services: Services, tenant: Tenant) -> VideoDeleted:
     """Remove a job in any status with its files and what could be reused of it; work on it stops at the next step."""
@@ -135,6 +151,7 @@ async def remix_video(
     prompt = read_prompt(body.prompt, settings.limits)
     source = await _find(services, tenant, video_id)
     _require_completed(source, "cannot be remixed")
+    _require_clip(source, "video_id")
     if source.model != settings.limits.model:
         raise InvalidRequest(
             f"{video_id} was made by {source.model}, which {settings.limits.model} cannot continue; create a new video",
@@ -187,6 +204,14 @@ async def _check_source(services: ApiServices, tenant: str, video_id: str) -> No
         state = "no such video" if job is None else job.status
         raise InvalidRequest(
             f"reuse.source must be a completed video, got {reprlib.repr(video_id)}: {state}", param="reuse.source"
+        )
+    _require_clip(job, "reuse.source")
+
+
+def _require_clip(job: VideoJob, param: str) -> None:
+    if job.request.is_long:
+        raise InvalidRequest(
+            f"{job.id} is a long video, whose latents are not kept; only a clip can be continued", param=param
         )
 
 

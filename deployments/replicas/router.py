@@ -1,20 +1,25 @@
 """The router's deployment: waits for every part, then runs jobs until it is told to drain."""
 
+import asyncio
+
 from ray.serve.handle import DeploymentHandle
 
 from cache_store.contracts import EncoderTag
 from cache_store.partition import PartitionKey
 from deployments.api.artifacts import ArtifactStore
 from deployments.api.jobs import JobStore
+from deployments.api.video_job import Lane
 from deployments.clip_job import ClipJobRunner
 from deployments.config import AppConfig
 from deployments.handles import (
     DenoiserHandle,
     DiffExtractorHandle,
     EmbedderHandle,
+    LongRendererHandle,
     MaskGeneratorHandle,
     RetrievalHandle,
 )
+from deployments.long_job import LongJobRunner
 from deployments.planning import PlanningConfig
 from deployments.replicas.store import Store, store_url
 from deployments.router import Router, RouterConfig
@@ -32,10 +37,12 @@ class RouterDeployment:
         denoiser: DeploymentHandle,
         masks: DeploymentHandle | None,
         diff: DeploymentHandle | None,
+        long_renderer: DeploymentHandle | None,
     ) -> None:
         encoder: EncoderTag = await embedder.tag.remote()
         partition: PartitionKey = await denoiser.partition.remote()
         jobs = JobStore.connect(await store_url(store), config.job_store_config())
+        artifacts = ArtifactStore(config.artifacts())
         runner = ClipJobRunner(
             PlanningConfig(
                 partition=config.complete_partition(partition, encoder),
@@ -45,28 +52,34 @@ class RouterDeployment:
                 is_reuse_on=config.reuse,
             ),
             jobs=jobs,
-            artifacts=ArtifactStore(config.artifacts()),
+            artifacts=artifacts,
             embedder=EmbedderHandle(embedder),
             retrieval=RetrievalHandle(retrieval),
             denoiser=DenoiserHandle(denoiser),
             masks=None if masks is None else MaskGeneratorHandle(masks, timeout_s=config.masks.timeout_s),
             diff=None if diff is None else DiffExtractorHandle(diff, deadline_s=config.diff.deadline_s),
         )
-        self._router = Router(RouterConfig(num_slots=config.denoiser.num_replicas), jobs=jobs, runner=runner)
-        await self._router.start()
+        self._routers = [Router(RouterConfig(num_slots=config.denoiser.num_replicas), jobs=jobs, runner=runner)]
+        if long_renderer is not None:
+            long_runner = LongJobRunner(jobs=jobs, artifacts=artifacts, renderer=LongRendererHandle(long_renderer))
+            long_config = RouterConfig(num_slots=config.long.num_replicas, lane=Lane.LONG)
+            self._routers.append(Router(long_config, jobs=jobs, runner=long_runner))
+        for router in self._routers:
+            await router.start()
 
     def is_ready(self) -> bool:
         """Answer once every part the router depends on has started and its loops run."""
-        self._router.check()
+        self.check_health()
         return True
 
     def check_health(self) -> None:
-        """Fail when the router's loops have ended."""
-        self._router.check()
+        """Fail when a router's loops have ended."""
+        for router in self._routers:
+            router.check()
 
     async def drain(self) -> None:
         """Take no more jobs and wait for the running ones; nothing takes it up again."""
-        await self._router.stop()
+        await asyncio.gather(*(router.stop() for router in self._routers))
 
     async def __del__(self) -> None:
-        await self._router.stop()
+        await self.drain()

@@ -6,7 +6,7 @@ Handing over takes no time. Standard library only; knows nothing about how sched
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from reprise.flashforward.schedule import Forward, Role, Source
@@ -54,8 +54,8 @@ class Walk:
         return sum(self.forwards.values())
 
 
-def walk(forwards: Iterable[Forward], costs: Mapping[Role, float] = UNIT_COSTS) -> Walk:
-    """Go through a list once. `costs` gives the time of a forward of each role, at least 0.
+def walk(forwards: Iterable[Forward], costs: Mapping[Role, float] | Callable[[Forward], float] = UNIT_COSTS) -> Walk:
+    """Go through a list once. `costs` gives the time, at least 0, of a forward: by its role, or of each.
 
     Raises:
         OutOfOrder: a forward reads KV, or goes on from a latent, that nothing before it made.
@@ -87,7 +87,7 @@ def walk(forwards: Iterable[Forward], costs: Mapping[Role, float] = UNIT_COSTS) 
                 ready.extend(map(published[span.source, span.stage].__getitem__, span.indices))
             except KeyError as missing:
                 raise OutOfOrder(f"{forward} reads KV of {span.source} {missing} before it is published") from None
-        cost = costs[forward.role]
+        cost = costs(forward) if callable(costs) else costs[forward.role]
         end = max(ready) + cost
         for span in forward.reads:
             last_read[forward.worker, span.source, span.stage].update(dict.fromkeys(span.indices, end))

@@ -8,7 +8,7 @@ Shape letters: B batch, C latent channels, T latent frames, H, W latent grid.
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from torch import Tensor
 
@@ -90,6 +90,8 @@ class RunFacts:
     """Most bytes of KV on one worker, between forwards."""
     workers: int = 0
     rounds: int = 0
+    wait_s: dict[int, float] = dataclasses.field(default_factory=dict)
+    """Seconds that each of several workers was idle between its first and last forward."""
 
     def count(self, forward: Forward, kv_bytes: int) -> None:
         """Take note of a forward that was run."""
@@ -104,15 +106,18 @@ def render(
     denoiser: StageDenoiser,
     *,
     facts: RunFacts | None = None,
+    starts: Mapping[tuple[Source, int], Tensor] | None = None,
     on_forward: Callable[[Forward], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Delivery]:
     """Run a list on one device, whatever workers it names, and yield latents as they are finished.
 
+    `starts` are latents (B, C, T, H, W) of chunks or blocks whose first forwards the list leaves out.
+
     Raises Cancelled before the next forward once `should_stop` says so.
     """
     workers = {number: StageWorker(number, denoiser) for number in sorted({f.worker for f in forwards})}
-    latents: dict[tuple[Source, int], Tensor] = {}
+    latents = dict(starts or {})
     facts = RunFacts() if facts is None else facts
     for routed in route(forwards):
         if should_stop():

@@ -234,15 +234,26 @@ def denoise(
 @torch.no_grad()
 def decode_video(model: WanModel, latent_BCTHW: Tensor) -> NDArray[np.uint8]:
     """Decode one clip's final latent to frames_FHWC in 0..255; raise NumericalError rather than show a black video."""
+    latent_BCTHW = to_vae_scale(model, latent_BCTHW)
+    with model.vae_lock:
+        video_BCFHW = model.vae.decode(latent_BCTHW, return_dict=False)[0]
+    return to_frames(video_BCFHW)
+
+
+def to_vae_scale(model: WanModel, latent_BCTHW: Tensor) -> Tensor:
+    """Give one video's latent as its VAE decodes it, in the VAE's dtype."""
     if latent_BCTHW.shape[0] != 1:
         raise ValueError(f"expected the latent of one clip, got a batch of {latent_BCTHW.shape[0]}")
     config, latent = model.vae.config, latent_BCTHW.to(model.vae.dtype)
     mean = torch.tensor(config.latents_mean).view(1, -1, 1, 1, 1).to(latent)
     # Divided by the reciprocal, not multiplied: WanPipeline's order of rounding.
     inverse_std = 1.0 / torch.tensor(config.latents_std).view(1, -1, 1, 1, 1).to(latent)
-    with model.vae_lock:
-        video = model.vae.decode(latent / inverse_std + mean, return_dict=False)[0]
-    if not bool(torch.isfinite(video).all()):
+    return latent / inverse_std + mean
+
+
+def to_frames(video_BCFHW: Tensor) -> NDArray[np.uint8]:
+    """Give one decoded video, in -1..1, as frames_FHWC in 0..255; raise NumericalError for NaN."""
+    if not bool(torch.isfinite(video_BCFHW).all()):
         raise NumericalError("the decoded video holds NaN: run the transformer or the VAE in float32")
-    frames = (video[0].float() * 0.5 + 0.5).clamp(0, 1).mul(255).round().to(torch.uint8)
+    frames = (video_BCFHW[0].float() * 0.5 + 0.5).clamp(0, 1).mul(255).round().to(torch.uint8)
     return np.asarray(frames.permute(1, 2, 3, 0).contiguous().cpu())

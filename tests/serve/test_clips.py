@@ -35,7 +35,7 @@ def test_a_similar_prompt_starts_from_stored_latents(server: Server, studio: Stu
     assert 0 < facts["k1"] == facts["k2"] < STEPS
     assert (facts["steps_computed"], facts["steps_skipped"]) == (STEPS - facts["k1"], facts["k1"])
     assert 0.65 <= facts["matching_score"] <= 1.0
-    assert [name for name, seconds in facts["seconds"].items() if seconds is None] == ["diff", "region"]
+    assert [name for name, seconds in facts["seconds"].items() if seconds is None] == ["diff", "region", "first_frame"]
     assert facts["k1"] in server.latent_steps(source.id)
     assert server.latent_steps(hit.id) == set(), "a hit stores nothing"
     assert [video.id for video in studio.client.videos.list(limit=2)] == [hit.id, source.id]

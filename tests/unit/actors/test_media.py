@@ -11,7 +11,7 @@ from av.video.frame import PictureType
 from numpy.typing import NDArray
 from PIL import Image
 
-from actors.engines.media import make_media
+from actors.engines.media import MediaWriter, make_media
 
 Frames = NDArray[np.uint8]
 
@@ -118,3 +118,22 @@ def test_pictures_show_the_clip(num_frames: int, columns: int, rows: int) -> Non
 def test_what_cannot_be_written_is_refused(num_frames: int, fps: int, canvas: tuple[int, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_media(moving_square(num_frames, 64, 64), fps=fps, canvas_width=canvas[0], canvas_height=canvas[1])
+
+
+def test_frames_that_come_in_pieces_give_the_same_files() -> None:
+    frames_THWC = np.random.default_rng(3).integers(0, 255, (40, 32, 32, 3), np.uint8)
+    whole = make_media(frames_THWC, fps=4, canvas_width=64, canvas_height=64)
+    with MediaWriter(fps=4, canvas_width=64, canvas_height=64, num_frames=40) as writer:
+        for first in range(0, 40, 9):
+            writer.add(frames_THWC[first : first + 9])
+        assert writer.finish() == whole
+
+
+def test_too_few_or_too_many_frames_are_refused() -> None:
+    frames_THWC = np.zeros((3, 32, 32, 3), np.uint8)
+    with MediaWriter(fps=4, canvas_width=64, canvas_height=64, num_frames=4) as writer:
+        writer.add(frames_THWC)
+        with pytest.raises(ValueError, match="expected 4 frames, got 3"):
+            writer.finish()
+        with pytest.raises(ValueError, match="expected 4 frames, got 6"):
+            writer.add(frames_THWC)

@@ -139,7 +139,7 @@ async def test_a_deleted_job_never_comes_back(jobs: JobStore, redis: Redis) -> N
     left = {key async for key in redis.scan_iter("reprise:*") if job.id in key or "idempotency" in key}
     assert left == {f"reprise:{{jobs}}:tombstone:{TENANT}:{job.id}"}
     assert await redis.ttl(left.pop()) > 0
-    assert await redis.xlen("reprise:{jobs}:stream") == 0
+    assert await redis.xlen("reprise:{jobs}:stream:clips") == 0
     assert await jobs.claim("router", count=9, block_s=0.01) == []
 
 
@@ -182,7 +182,7 @@ async def test_a_job_whose_every_run_dies_fails_as_interrupted(hasty: JobStore) 
 
 async def test_renewing_a_lease_sets_its_idle_time_back(jobs: JobStore, redis: Redis) -> None:
     async def idle_ms() -> int:
-        (pending,) = await redis.xpending_range("reprise:{jobs}:stream", "routers", min="-", max="+", count=9)
+        (pending,) = await redis.xpending_range("reprise:{jobs}:stream:clips", "routers", min="-", max="+", count=9)
         assert (pending["consumer"], pending["times_delivered"]) == ("busy", 1)
         return int(pending["time_since_delivered"])
 

@@ -200,7 +200,7 @@ class JobStoreMachine(RuleBasedStateMachine):
     def the_stream_holds_what_is_left_to_do(self) -> None:
         if not hasattr(self, "store"):
             return
-        length = self.wait(self.store._redis.xlen("reprise:{jobs}:stream"))
+        length = self.wait(self.store._redis.xlen("reprise:{jobs}:stream:clips"))
         assert length == sum(job.may_run for job in self.model.values())
 
     def teardown(self) -> None:

@@ -25,12 +25,13 @@ def deployments_of(app: Application) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("values", "further"),
     [
-        ({}, {"MaskGenerator"}),
-        ({"masks": {"engine": "off"}}, set()),
+        ({}, {"MaskGenerator", "LongRenderer"}),
+        ({"masks": {"engine": "off"}}, {"LongRenderer"}),
+        ({"masks": {"engine": "off"}, "long": {"enabled": False}}, set()),
         ({"preset": "wan2.1-t2v-1.3b"}, set()),
-        ({"diff": LLM}, {"MaskGenerator", "DiffExtractor"}),
-        ({"diff": LLM, "masks": {"engine": "off"}}, {"DiffExtractor"}),
-        ({"diff": LLM, "reuse": False}, set()),
+        ({"diff": LLM}, {"MaskGenerator", "DiffExtractor", "LongRenderer"}),
+        ({"diff": LLM, "masks": {"engine": "off"}}, {"DiffExtractor", "LongRenderer"}),
+        ({"diff": LLM, "reuse": False}, {"LongRenderer"}),
     ],
 )
 def test_parts_that_only_some_need_are_there_for_them(values: dict[str, Any], further: set[str]) -> None:

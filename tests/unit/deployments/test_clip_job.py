@@ -38,7 +38,7 @@ async def test_a_miss_is_stored_and_the_next_similar_prompt_hits_it(shop: Shop) 
 
 async def test_every_stage_that_ran_tells_its_seconds(shop: Shop) -> None:
     seconds = dataclasses.asdict((await shop.make(shop.runner())).reuse.seconds)
-    assert [name for name, value in seconds.items() if value is None] == ["diff", "region"]
+    assert [name for name, value in seconds.items() if value is None] == ["diff", "region", "first_frame"]
     off = (await shop.make(shop.runner(is_reuse_on=False))).reuse.seconds
     assert (off.embed, off.lookup) == (None, None)
 

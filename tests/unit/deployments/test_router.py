@@ -8,7 +8,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from deployments.api.facts import FailureCode
 from deployments.api.jobs import JobStore
-from deployments.api.video_job import VideoStatus
+from deployments.api.video_job import Lane, VideoStatus
 from deployments.router import Router, RouterConfig
 from tests.unit.deployments.conftest import TENANT, Shop, until
 
@@ -66,9 +66,9 @@ async def test_a_job_leased_during_the_drain_is_still_run(
     """Else it would wait for its lease to run out."""
     claim, is_stopping = shop.jobs.claim, asyncio.Event()
 
-    async def claim_late(consumer: str, *, count: int, block_s: float) -> object:
+    async def claim_late(consumer: str, *, count: int, block_s: float, lane: Lane) -> object:
         await is_stopping.wait()
-        return await claim(consumer, count=count, block_s=block_s)
+        return await claim(consumer, count=count, block_s=block_s, lane=lane)
 
     monkeypatch.setattr(shop.jobs, "claim", claim_late)
     job = await shop.add()
