@@ -15,6 +15,8 @@ frames of a context, L text tokens, D text width.
 import argparse
 import copy
 import dataclasses
+import pathlib
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -26,6 +28,7 @@ from reprise.tinyworld import is_held_out, sample_scene, write_prompt
 from reprise.wan.adapter import Role
 from reprise.wan.kv import ChunkKV
 from training.flashforward_sft import (
+    ADAPTER,
     LEVELS,
     NUM_FRAMES,
     START_SHARE,
@@ -43,8 +46,7 @@ from training.text_encoder import encode, load_text
 
 SEED, BATCH, GUIDANCE, SUBSTEPS, CROP_CHUNKS = 71, 2, 3.0, 2, 7
 MATRIX_LR, OTHER_LR, COOLDOWN = 0.002, 3e-4, 0.5
-SIZE: Final = (16, 8, 8)
-"""Channels, height and width of a latent frame."""
+PHASE_FACTS: Final = {"steps": "step", "loss": "loss", "seconds": "seconds"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -222,6 +224,7 @@ class Recipe:
         self.teacher = CausalWan()
         saved = torch.load(RUNS / "flashforward_sft" / "state.pt", weights_only=False)
         self.teacher.load_state_dict(saved["state"]["average"]["shadow"], strict=False)
+        self.first_phase = {f"first_phase_{name}": saved[key] for name, key in PHASE_FACTS.items()}
         self.student = copy.deepcopy(self.teacher)
         self.teacher.requires_grad_(False)
         named = dict(self.student.named_parameters())
@@ -331,15 +334,23 @@ def main() -> None:
     recipe.average.copy_to(recipe.student)
     folder = WEIGHTS / "tiny_long"
     save(recipe.student, folder)
-    write_card(
-        folder / "transformer",
-        title="Tiny causal Wan transformer for long videos, four stages",
-        recipe=f"python -m training.flashforward_distill --steps {args.steps}" + " --bfloat16" * args.bfloat16,
-        text=f"The backbone of four roles, whose adapters lie in `../roles`, distilled to noise levels {LEVELS[:-1]} "
-        f"without guidance: the teacher's guidance of {GUIDANCE} is in the weights. `loss` is the smoothed error in "
-        "velocity.",
-        facts=facts,
+    write_cards(folder, args.steps, bfloat16=args.bfloat16, facts=facts | recipe.first_phase)
+
+
+def write_cards(folder: pathlib.Path, num_steps: int, *, bfloat16: bool, facts: Mapping[str, float]) -> None:
+    """Write a card for the backbone and for each role."""
+    recipe = f"python -m training.flashforward_distill --steps {num_steps}" + " --bfloat16" * bfloat16
+    text = (
+        f"For noise levels {LEVELS[:-1]} without guidance: the teacher's guidance of {GUIDANCE} is in the weights. "
+        "`loss` is the smoothed error in velocity; `first_phase_*` are of training.flashforward_sft."
     )
+    title = "Tiny causal Wan transformer for long videos"
+    write_card(
+        folder / "transformer", title=title, recipe=recipe, text=f"The backbone of four roles. {text}", facts=facts
+    )
+    for role in Role:
+        words = f"Embedding and LoRA of rank {ADAPTER.rank} of one role of the backbone. {text}"
+        write_card(folder / "roles" / role.value, title=f"Role {role}", recipe=recipe, text=words, facts=facts)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from reprise.wan.adapter import Role
 from reprise.wan.presets import WEIGHTS
 
 FILES = sorted(WEIGHTS.rglob("*.safetensors"))
@@ -14,7 +15,8 @@ FILES = sorted(WEIGHTS.rglob("*.safetensors"))
 def test_there_are_weights_of_every_part() -> None:
     folders = {str(path.parent.relative_to(WEIGHTS)) for path in FILES}
     tiny = {f"tiny/{part}" for part in ("text_encoder", "transformer", "vae")}
-    assert folders == tiny | {"tiny_4step/transformer", "tiny_clip", "tiny_segmenter"}
+    long = {"tiny_long/transformer", *(f"tiny_long/roles/{role}" for role in Role)}
+    assert folders == tiny | long | {"tiny_4step/transformer", "tiny_clip", "tiny_segmenter"}
 
 
 def test_all_weights_together_stay_under_60_mb() -> None:
