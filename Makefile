@@ -24,7 +24,7 @@ test: setup lint types
 	$(BIN)/python -m pytest tests
 
 lint: setup
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 

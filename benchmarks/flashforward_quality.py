@@ -16,7 +16,6 @@ from typing import Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from reprise.wan.vae_stream import VideoDecoder
 
 from benchmarks.quality import NUM_ATTRIBUTES, flicker
 from benchmarks.report import Report, Scalar, argument_parser, publish
@@ -27,6 +26,7 @@ from reprise.flashforward.worker import render
 from reprise.tinyworld import SceneSpec, is_held_out, sample_scene, score_video, write_prompt
 from reprise.wan.long_presets import tiny_long
 from reprise.wan.presets import TEMPORAL_STRIDE
+from reprise.wan.vae_stream import VideoDecoder
 
 LATENTS: Final = (81, 141, 261)
 """16 frames a second for 20, 35 and 65 seconds, four frames a latent."""

@@ -12,7 +12,6 @@ from typing import Final
 
 import numpy as np
 import torch
-from reprise.wan.vae_stream import VideoDecoder
 from torch import Tensor
 
 from benchmarks.flashforward_quality import SIDE, judge
@@ -26,6 +25,7 @@ from reprise.flashforward.walk import walk
 from reprise.flashforward.worker import StageWorker, render
 from reprise.tinyworld import SceneSpec, change_one, is_held_out, sample_scene, write_prompt
 from reprise.wan.long_presets import tiny_long
+from reprise.wan.vae_stream import VideoDecoder
 
 Starts = dict[tuple[Source, int], Tensor]
 NUM_LATENTS: Final = 81
