@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from reprise.tinyworld import is_held_out, sample_scene, write_prompt
 from training.latents import load_latents
-from training.muon import Muon
+from training.muon import Muon, split_parameters
 from training.recipe import WEIGHTS, Average, Run, generator_for, load_half, save_half, write_card
 from training.text_encoder import encode, load_text
 from training.transformer import TrainableWan
@@ -41,9 +41,7 @@ class Recipe:
         self.student = copy.deepcopy(self.teacher)
         self.student.cell_head.requires_grad_(False)
         self.teacher.requires_grad_(False)
-        named = {name: p for name, p in self.student.named_parameters() if p.requires_grad}
-        matrices = [p for n, p in named.items() if p.ndim == 2 and n.startswith("wan.blocks") and "table" not in n]
-        self.others = [p for p in named.values() if all(p is not matrix for matrix in matrices)]
+        matrices, self.others = split_parameters(self.student)
         self.matrix_optimizer = Muon(matrices, lr=MATRIX_LR, weight_decay=0.0)
         self.other_optimizer = torch.optim.AdamW(self.others, lr=OTHER_LR, betas=(0.9, 0.98), weight_decay=0.0)
         self.average = Average(self.student, decay=0.99)

@@ -39,7 +39,7 @@ from training.flashforward_sft import (
     save,
 )
 from training.latents import load_latents
-from training.muon import Muon
+from training.muon import Muon, split_parameters
 from training.packing import Crop, history_mask, planner_mask, renderer_mask
 from training.recipe import RUNS, WEIGHTS, Average, Run, generator_for, write_card
 from training.text_encoder import encode, load_text
@@ -227,9 +227,7 @@ class Recipe:
         self.first_phase = {f"first_phase_{name}": saved[key] for name, key in PHASE_FACTS.items()}
         self.student = copy.deepcopy(self.teacher)
         self.teacher.requires_grad_(False)
-        named = dict(self.student.named_parameters())
-        matrices = [p for n, p in named.items() if p.ndim == 2 and n.startswith("wan.blocks") and "table" not in n]
-        self.others = [p for p in named.values() if all(p is not matrix for matrix in matrices)]
+        matrices, self.others = split_parameters(self.student)
         self.matrix_optimizer = Muon(matrices, lr=MATRIX_LR, weight_decay=0.0)
         self.other_optimizer = torch.optim.AdamW(self.others, lr=OTHER_LR, betas=(0.9, 0.98), weight_decay=0.0)
         self.average = Average(self.student, decay=0.98)

@@ -26,7 +26,7 @@ from reprise.wan.adapter import AdapterConfig, Role, RoleAdapter, adapted, new_a
 from reprise.wan.causal import causal_forward, encode_prompt_kv
 from reprise.wan.kv import ChunkKV, LayerKV
 from training.latents import load_latents
-from training.muon import Muon
+from training.muon import Muon, split_parameters
 from training.packing import Crop, history_mask, planner_mask, renderer_mask
 from training.recipe import WEIGHTS, Average, Run, generator_for, load_half, save_half
 from training.text_encoder import encode, load_text
@@ -198,9 +198,7 @@ class Recipe:
         self.data = load_latents(NUM_FRAMES)
         self.tokenizer, self.encoder = load_text()
         self.model = CausalWan()
-        named = dict(self.model.named_parameters())
-        matrices = [p for n, p in named.items() if p.ndim == 2 and n.startswith("wan.blocks") and "table" not in n]
-        self.others = [p for p in named.values() if all(p is not matrix for matrix in matrices)]
+        matrices, self.others = split_parameters(self.model)
         self.matrix_optimizer = Muon(matrices, lr=MATRIX_LR)
         self.other_optimizer = torch.optim.AdamW(self.others, lr=OTHER_LR, betas=(0.9, 0.98), weight_decay=0.0)
         self.average = Average(self.model, decay=0.99)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 """Coefficients of the quintic that pushes singular values towards one (Jordan et al., 2024)."""
@@ -58,3 +58,10 @@ class Muon(torch.optim.Optimizer):
         scale = max(1.0, shape[0] / shape[1]) ** 0.5
         for parameter, update in zip(parameters, orthogonalise(torch.stack(updates)), strict=True):
             parameter.mul_(1 - lr * decay).add_(update, alpha=-lr * scale)
+
+
+def split_parameters(transformer: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    """Sort what is trained into the matrices of the blocks, which Muon updates, and all the rest."""
+    named: dict[str, Tensor] = {name: p for name, p in transformer.named_parameters() if p.requires_grad}
+    matrices = [p for n, p in named.items() if p.ndim == 2 and n.startswith("wan.blocks") and "table" not in n]
+    return matrices, [p for p in named.values() if all(p is not matrix for matrix in matrices)]

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from reprise.tinyworld import write_prompt
 from reprise.tinyworld.scene import SHAPES
 from training.latents import load_latents
-from training.muon import Muon
+from training.muon import Muon, split_parameters
 from training.recipe import RUNS, WEIGHTS, Average, Run, generator_for, save_half, write_card
 from training.text_encoder import encode, load_text
 
@@ -117,12 +117,9 @@ class Recipe:
         if stage.start is not None:
             saved = torch.load(RUNS / f"transformer-{stage.start}" / "state.pt", weights_only=False)
             self.model.load_state_dict(saved["state"]["average"]["shadow"], strict=False)
-        named = dict(self.model.named_parameters())
-        matrices = [p for n, p in named.items() if p.ndim == 2 and n.startswith("wan.blocks") and "table" not in n]
-        others = [p for p in named.values() if all(p is not matrix for matrix in matrices)]
+        matrices, self.others = split_parameters(self.model)
         self.matrix_optimizer = Muon(matrices, lr=stage.matrix_lr)
-        self.other_optimizer = torch.optim.AdamW(others, lr=stage.other_lr, betas=(0.9, 0.98), weight_decay=0.0)
-        self.others = others
+        self.other_optimizer = torch.optim.AdamW(self.others, lr=stage.other_lr, betas=(0.9, 0.98), weight_decay=0.0)
         self.average = Average(self.model, decay=0.996)
         self.forward: Any = torch.compile(self.model, dynamic=False) if compile_model else self.model
 

@@ -288,7 +288,8 @@ class _Reader:
         if not self._open:
             return
         first, last = len(self._words), len(self._words) + len(self._open) - 1
-        is_scene = self._open[-1].stem in _SCENES
+        of_scene = self._side is not None and self._side_host is not None and self._words[self._side_host].is_scene
+        is_scene = self._open[-1].stem in _SCENES or of_scene  # a beach with palm trees
         for item in self._open[:-1]:
             self._add(item, Role.MODIFIER, last, is_scene=is_scene)
         is_main = self._side is None
