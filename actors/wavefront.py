@@ -15,9 +15,9 @@ from typing import Any, Final
 import ray
 import torch
 from ray.exceptions import RayActorError, RayTaskError
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.placement_group import PlacementGroup, remove_placement_group
 
+from actors.placement import Bundle, bundle_options, place
 from reprise.errors import Cancelled
 from reprise.flashforward.denoiser import Entry, LongVideoSpec
 from reprise.flashforward.model import load_long, new_denoiser
@@ -34,12 +34,6 @@ CHUNKS_IN_FLIGHT: Final = 4
 POLL_S: Final = 0.1
 CONTROL: Final = "control"
 """The actors' second thread, which answers while a forward runs."""
-
-
-class GangUnplaceable(Exception):
-    """The cluster has no room for the whole gang."""
-
-    code = "worker_lost"
 
 
 class GangLost(Exception):
@@ -149,23 +143,18 @@ class Wavefront:
         if self._actors:
             return
         config = self._config
-        bundle = {"CPU": config.num_cpus, "GPU": config.num_gpus}
-        bundle = {name: amount for name, amount in bundle.items() if amount}
-        self._group = placement_group([bundle] * config.num_workers, strategy=config.strategy)
-        if not self._group.wait(config.place_timeout_s):
-            free = {name: amount for name, amount in ray.available_resources().items() if name in ("CPU", "GPU")}
-            self.close()
-            raise GangUnplaceable(
-                f"no room for a gang of {config.num_workers} actors with {bundle} each, strategy {config.strategy}, "
-                f"within {config.place_timeout_s:g} s; free in the whole cluster: {free}"
-            )
+        self._group = place(
+            [Bundle(num_cpus=config.num_cpus, num_gpus=config.num_gpus)] * config.num_workers,
+            strategy=config.strategy,
+            timeout_s=config.place_timeout_s,
+        )
         make = ray.remote(concurrency_groups={CONTROL: 1})(StageActor)
         self._actors = [
             make.options(
                 num_cpus=config.num_cpus,
                 num_gpus=config.num_gpus,
                 max_restarts=0,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=number),
+                **bundle_options(self._group, number),
             ).remote(number, config)
             for number in range(config.num_workers)
         ]

@@ -1,4 +1,4 @@
-"""The controller of one live stream: an extended finite-state machine (Speculative Sampling, section 3.2 and appendix C).
+"""The controller of one live stream, an extended finite-state machine (Speculative Sampling, section 3.2, appendix C).
 
 Events and the time go in, commands come out; no clock, no await. `transitions.py` says which event is legal in which
 state. Beyond the table: after every event that leaves the slot free, the launch guard is asked, and if it holds the
@@ -151,6 +151,22 @@ class StreamMachine:
             return None
         due = -math.inf if r.origin is None else self.deadline(r.end) - self.estimator.first_s
         return max(due, r.retry_at, r.now)
+
+    @property
+    def expected_position(self) -> int | None:
+        """Estimate where the newest condition will first be seen; None where that is past or playback has not begun."""
+        r, job = self.registers, self.registers.job
+        if r.origin is None or r.latest not in r.unseen:
+            return None
+        if r.pending is None:
+            positions = [position for position, group in r.predictions.items() if group.version == r.latest]
+            return min(positions, default=r.end if job is None else job.branch)
+        end = r.end if job is None else job.branch + job.num_groups
+        if self.config.commitment is Commitment.CHUNK:
+            return end
+        begin = max(r.now, r.retry_at, -math.inf if job is None else job.launched_at + self.estimator.whole_s)
+        groups = math.ceil((begin + self.estimator.first_s - self.deadline(0)) / self.config.group_s - EPSILON_S)
+        return min(end, max(groups, r.irrevocable))
 
     def deadline(self, position: int) -> float:
         """Give when a position is due, b_j; raise ValueError before playback."""

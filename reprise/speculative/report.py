@@ -6,7 +6,18 @@ The same for simulated and for real streams. Standard library only.
 import dataclasses
 from collections.abc import Iterable
 
-from reprise.speculative.events import Applied, Deliver, Discard, Fail, Finish, Launch, Start, Supersede, Underrun, Update
+from reprise.speculative.events import (
+    Applied,
+    Deliver,
+    Discard,
+    Fail,
+    Finish,
+    Launch,
+    Start,
+    Supersede,
+    Underrun,
+    Update,
+)
 from reprise.speculative.log import Step
 
 

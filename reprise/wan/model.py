@@ -232,6 +232,24 @@ def denoise(
 
 
 @torch.no_grad()
+def encode_frame(model: WanModel, frame_HWC: NDArray[np.uint8]) -> Tensor:
+    """Encode one picture, 0 to 255, on the VAE's first-frame path: the latent (1, C, 1, H, W) that a video begins with.
+
+    The mode of the posterior, normalised as the transformer sees it, in float32.
+    """
+    pixels_BCFHW = torch.tensor(frame_HWC, device=model.device).permute(2, 0, 1)[None, :, None]
+    pixels_BCFHW = (pixels_BCFHW.float() / 127.5 - 1).to(model.vae.dtype)
+    with model.vae_lock:
+        latent = model.vae.encode(pixels_BCFHW, return_dict=False)[0].mode().float()
+    config = model.vae.config
+    mean, std = (
+        torch.tensor(values).view(1, -1, 1, 1, 1).to(latent) for values in (config.latents_mean, config.latents_std)
+    )
+    normalised: Tensor = (latent - mean) / std
+    return normalised
+
+
+@torch.no_grad()
 def decode_video(model: WanModel, latent_BCTHW: Tensor) -> NDArray[np.uint8]:
     """Decode one clip's final latent to frames_FHWC in 0..255; raise NumericalError rather than show a black video."""
     latent_BCTHW = to_vae_scale(model, latent_BCTHW)

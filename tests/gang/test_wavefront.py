@@ -14,7 +14,8 @@ import torch
 from ray.util import placement_group_table
 from torch import Tensor
 
-from actors.wavefront import GangConfig, GangLost, GangUnplaceable, Wavefront
+from actors.placement import GangUnplaceable
+from actors.wavefront import GangConfig, GangLost, Wavefront
 from reprise.errors import Cancelled
 from reprise.flashforward.denoiser import LongVideoSpec
 from reprise.flashforward.model import LongModel, embed, load_long, new_denoiser
@@ -144,6 +145,6 @@ def test_a_lost_actor_ends_its_video_and_the_next_one_has_a_new_gang(model: Long
 
 def test_a_gang_without_room_takes_none_of_it() -> None:
     wavefront = gang(Method.FLASH_FORWARD, Placement.WORKER_PER_STAGE, tiny_long(), num_cpus=2.0, place_timeout_s=0.5)
-    with pytest.raises(GangUnplaceable, match=r"4 actors with \{'CPU': 2.0\} each.*free in the whole cluster.*4"):
+    with pytest.raises(GangUnplaceable, match=r"4 actors with \[\{'CPU': 2.0\}.*free in the whole cluster.*4"):
         wavefront.start()
     assert_nothing_is_left()

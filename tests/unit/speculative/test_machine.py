@@ -59,9 +59,7 @@ def playing(machine: StreamMachine | None = None) -> StreamMachine:
 
 def test_a_start_samples_before_playback_and_plays_at_the_first_group() -> None:
     machine = new_machine()
-    first = Launch(
-        job=0, version=0, branch=0, num_groups=4, prefix=(), replaced=range(0), deadline=None, attempt=1
-    )
+    first = Launch(job=0, version=0, branch=0, num_groups=4, prefix=(), replaced=range(0), deadline=None, attempt=1)
     assert machine.feed(Update(0), 8.0) == [first]
     assert (machine.state, machine.tick_at) == (StreamState.PRODUCE, None)
     shown = [Start(), Deliver(position=0, job=0, index=0, version=0), Applied(0, 0)]

@@ -1,0 +1,100 @@
+"""What crosses a process for a live stream: a chunk to sample, a group that is ready, what a viewer gets.
+
+Frozen dataclasses of plain values; knows nothing about models, machines or sockets.
+"""
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Frames = NDArray[np.uint8]
+
+
+class MediaFormat(enum.StrEnum):
+    """How a viewer gets its pictures."""
+
+    MP4 = "mp4"
+    """One fragment of an MP4 a group, each with a key frame."""
+    JPEG = "jpeg"
+    """One file a frame."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class StreamSpec:
+    """What a stream is begun with."""
+
+    prompt: str
+    seed: int
+    sequence: int = 0
+    """Of the prompt."""
+    event_id: str | None = None
+    waits_for_chunk: bool = False
+    """The baseline: a change applies at the next refill, nothing is replaced."""
+    record: bool = False
+    tenant: str = "default"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ChunkSpec:
+    """One sampling call of a stream."""
+
+    prompt: str
+    seed: int
+    job: int
+    branch: int
+    """Position of its first group; a group is one latent."""
+    boundary_HWC: Frames | None = dataclasses.field(repr=False)
+    """The frame before it; None begins from nothing."""
+    formats: frozenset[MediaFormat]
+    """What its groups are encoded as."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ReadyGroup:
+    """One ready group."""
+
+    last_HWC: Frames = dataclasses.field(repr=False)
+    """Its last frame, which what comes next may continue."""
+    header: bytes = dataclasses.field(repr=False)
+    """What a viewer's MP4 begins with; empty where none is asked for."""
+    fragment: bytes = dataclasses.field(repr=False)
+    pictures: tuple[bytes, ...] = dataclasses.field(repr=False)
+    """One JPEG a frame."""
+
+    @property
+    def formats(self) -> frozenset[MediaFormat]:
+        """Give what it was encoded as."""
+        made = {MediaFormat.MP4: bool(self.fragment), MediaFormat.JPEG: bool(self.pictures)}
+        return frozenset(media for media, is_made in made.items() if is_made)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Output:
+    """One message to a viewer; the binary parts follow it."""
+
+    message: Mapping[str, Any]
+    parts: tuple[bytes, ...] = dataclasses.field(default=(), repr=False)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class LiveFacts:
+    """What a group of workers makes, measured when it was warm."""
+
+    model: str
+    width: int
+    height: int
+    fps: int
+    group_frames: int
+    chunk_groups: int
+    first_s: float
+    """Seconds of a call until its first group."""
+    whole_s: float
+
+    @property
+    def group_s(self) -> float:
+        """Give the seconds that a group plays."""
+        return self.group_frames / self.fps

@@ -1,0 +1,137 @@
+"""The workers of a group of live streams as Ray actors in one placement group, and the group itself as one.
+
+Every Ray call of the streaming path inside the cluster is made here. A lost worker is started again by Ray; the call
+that it was at fails. Knows nothing about when chunks are wanted.
+"""
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import ray
+from ray.util.placement_group import PlacementGroup, remove_placement_group
+
+from actors.live_messages import ChunkSpec, LiveFacts, MediaFormat, Output, ReadyGroup, StreamSpec
+from actors.live_worker import LiveWorker, LiveWorkerConfig
+from actors.placement import Bundle, bundle_options, place
+from actors.stream_group import GroupConfig, StreamGroup
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class StreamWorkersConfig:
+    """The actors of one group and what each of them holds."""
+
+    worker: LiveWorkerConfig
+    num_denoisers: int = 1
+    decodes_apart: bool = False
+    """One more actor decodes and encodes, so that the denoisers do nothing but sample."""
+    num_cpus: float = 1.0
+    """Of each actor, as is num_gpus."""
+    num_gpus: float = 0.0
+    strategy: str = "PACK"
+    place_timeout_s: float = 30.0
+
+
+class _Worker(LiveWorker):
+    """A worker as an actor: its latents stay where they are until they are decoded."""
+
+    def sample_apart(self, chunk: ChunkSpec) -> tuple[None, Any]:
+        """Sample; the first result only tells that the second is there."""
+        return None, self.sample(chunk)
+
+
+class StreamWorkers:
+    """A WorkerPool of Ray actors."""
+
+    def __init__(self, config: StreamWorkersConfig) -> None:
+        self._config = config
+        self.num_denoisers = config.num_denoisers
+        self.decodes_apart = config.decodes_apart
+        self._group: PlacementGroup | None = None
+        self._actors: list[Any] = []
+
+    async def start(self) -> LiveFacts:
+        """Place the actors, all or none, and warm them up; raises GangUnplaceable."""
+        config = self._config
+        count = config.num_denoisers + config.decodes_apart
+        bundles = [Bundle(num_cpus=config.num_cpus, num_gpus=config.num_gpus)] * count
+        self._group = await asyncio.to_thread(
+            place, bundles, strategy=config.strategy, timeout_s=config.place_timeout_s
+        )
+        make = ray.remote(_Worker)
+        self._actors = [
+            make.options(
+                num_cpus=config.num_cpus,
+                num_gpus=config.num_gpus,
+                max_restarts=-1,
+                **bundle_options(self._group, number),
+            ).remote(config.worker)
+            for number in range(count)
+        ]
+        facts: list[LiveFacts] = [await actor.warm_up.remote() for actor in self._actors]
+        return max(facts, key=lambda one: one.whole_s)
+
+    async def sample(self, denoiser: int, chunk: ChunkSpec) -> Any:
+        """Sample a chunk; a reference to its latent."""
+        done, latent = self._actors[denoiser].sample_apart.options(num_returns=2).remote(chunk)
+        await done
+        return latent
+
+    async def decode(self, denoiser: int, chunk: ChunkSpec, sampled: Any) -> AsyncGenerator[ReadyGroup, None]:
+        """Yield the groups as they are decoded."""
+        actor = self._actors[-1] if self.decodes_apart else self._actors[denoiser]
+        async for ref in actor.decode.options(num_returns="streaming").remote(chunk, sampled):
+            yield await ref
+
+    async def close(self) -> None:
+        """End the actors and give their resources back."""
+        for actor in self._actors:
+            ray.kill(actor)
+        self._actors = []
+        if self._group is not None:
+            remove_placement_group(self._group)
+            self._group = None
+
+
+class StreamGroupActor:
+    """The group as an async actor: whoever has its handle and a token reaches a stream, from any process."""
+
+    def __init__(self, group: GroupConfig, workers: StreamWorkersConfig) -> None:
+        self._group = StreamGroup(group, StreamWorkers(workers))
+
+    async def start(self) -> LiveFacts:
+        """Start the workers."""
+        return await self._group.start()
+
+    async def open(self, spec: StreamSpec) -> str:
+        """See StreamGroup, as for all that follow."""
+        return self._group.open(spec)
+
+    async def attach(self, token: str, media: MediaFormat) -> str:
+        """Let a viewer watch."""
+        return self._group.attach(token, media)
+
+    async def detach(self, token: str, viewer_id: str) -> None:
+        """Forget a viewer."""
+        self._group.detach(token, viewer_id)
+
+    async def prompt(self, token: str, text: str, sequence: int, event_id: str | None) -> None:
+        """Change a stream's prompt."""
+        self._group.prompt(token, text, sequence=sequence, event_id=event_id)
+
+    async def stop(self, token: str) -> None:
+        """End a stream."""
+        self._group.stop(token)
+
+    async def take(self, token: str, viewer_id: str, wait_s: float) -> list[Output]:
+        """Give what a viewer has not seen."""
+        return await self._group.take(token, viewer_id, wait_s)
+
+    async def stats(self) -> dict[str, Any]:
+        """Give what an operator asks for."""
+        return self._group.stats()
+
+    async def close(self) -> None:
+        """End all streams and the workers."""
+        await self._group.close()

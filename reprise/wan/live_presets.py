@@ -1,0 +1,47 @@
+"""Which checkpoint continues a live stream, and in what portions; each preset is a function.
+
+Standard library only; knows nothing about tensors and reads no weights.
+"""
+
+import dataclasses
+
+from reprise.wan.presets import TEMPORAL_STRIDE, WEIGHTS, ModelPreset, tiny_4step
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class LivePreset:
+    """A model that is shown a first frame clean, as Wan2.2-TI2V is, and continues it."""
+
+    model: ModelPreset
+    chunk_latents: int
+    """Latents that a sampling call makes after the boundary frame, K."""
+    fps: int
+    """Frames a second at which the stream is shown."""
+
+    def __post_init__(self) -> None:
+        if self.chunk_latents < 1 or self.fps < 1:
+            raise ValueError(f"expected chunk_latents >= 1 and fps >= 1, got {self.chunk_latents} and {self.fps}")
+
+    @property
+    def latent_s(self) -> float:
+        """Give the seconds that one latent plays, delta."""
+        return TEMPORAL_STRIDE / self.fps
+
+    @property
+    def num_frames(self) -> int:
+        """Give the frames of one call's clip, the boundary frame among them."""
+        return 1 + TEMPORAL_STRIDE * self.chunk_latents
+
+
+def tiny_live() -> LivePreset:
+    """Give the bundled model: eight latents a call, each half a second long."""
+    model = dataclasses.replace(
+        tiny_4step(),
+        name="reprise-tiny-live",
+        transformer_path=str(WEIGHTS / "tiny_live"),
+        sizes={"64x64": (64, 64)},
+        default_size="64x64",
+        max_num_frames=33,
+        amplification=None,
+    )
+    return LivePreset(model=model, chunk_latents=8, fps=8)
