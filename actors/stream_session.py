@@ -48,9 +48,6 @@ MOST_MESSAGES: Final = 1000
 class StaleSequence(Exception):
     """A prompt came with a sequence number that is not newer than the last one."""
 
-    def __init__(self, sequence: int, latest: int) -> None:
-        super().__init__(f"sequence must be above {latest}, the last one accepted, got {sequence}")
-
 
 class ChunkMaker(Protocol):
     """Whoever samples chunks."""
@@ -194,7 +191,7 @@ class StreamSession:
         """Take a new prompt; raises StaleSequence for one that is not newer."""
         latest = max(self._prompts, default=-1)
         if sequence <= latest:
-            raise StaleSequence(sequence, latest)
+            raise StaleSequence(f"sequence must be above {latest}, the last one accepted, got {sequence}")
         self._prompts[sequence] = (prompt, event_id, self._clock())
         self._inbox.put_nowait(Update(sequence))
 

@@ -33,6 +33,14 @@ class StreamWorkersConfig:
     place_timeout_s: float = 30.0
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class LiveConfig:
+    """One group: its streams and its workers."""
+
+    group: GroupConfig
+    workers: StreamWorkersConfig
+
+
 class _Worker(LiveWorker):
     """A worker as an actor: its latents stay where they are until they are decoded."""
 
@@ -97,8 +105,8 @@ class StreamWorkers:
 class StreamGroupActor:
     """The group as an async actor: whoever has its handle and a token reaches a stream, from any process."""
 
-    def __init__(self, group: GroupConfig, workers: StreamWorkersConfig) -> None:
-        self._group = StreamGroup(group, StreamWorkers(workers))
+    def __init__(self, config: LiveConfig) -> None:
+        self._group = StreamGroup(config.group, StreamWorkers(config.workers))
 
     async def start(self) -> LiveFacts:
         """Start the workers."""

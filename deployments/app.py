@@ -6,6 +6,7 @@
                                              -> MaskGenerator -> (Redis: masks, beside the latents)
                                              -> DiffExtractor -> a language model's endpoint
                                              -> LongRenderer  (videos longer than a clip)
+           -> Live -> a group of workers, which viewers then talk to itself (streams)
 
 MaskGenerator is there unless masks or reuse are off, DiffExtractor only where a language model compares prompts.
 `serve run deployments.app:build_app` starts it with defaults; a Serve config file gives `args`.
@@ -22,6 +23,7 @@ from deployments.replicas.api import ApiDeployment
 from deployments.replicas.denoiser import DenoiserDeployment
 from deployments.replicas.diff_extractor import DiffExtractorDeployment
 from deployments.replicas.embedder import EmbedderDeployment
+from deployments.replicas.live import LiveDeployment
 from deployments.replicas.long_renderer import LongRendererDeployment
 from deployments.replicas.mask_generator import MaskGeneratorDeployment
 from deployments.replicas.retrieval import RetrievalDeployment
@@ -49,6 +51,7 @@ Denoiser = serve.deployment(
 LongRenderer = serve.deployment(
     LongRendererDeployment, name="LongRenderer", max_ongoing_requests=1, graceful_shutdown_timeout_s=DRAIN_S
 )
+Live = serve.deployment(LiveDeployment, name="Live", ray_actor_options={"num_cpus": 0.1}, max_ongoing_requests=64)
 Router = serve.deployment(
     RouterDeployment, name="Router", ray_actor_options={"num_cpus": 0.2}, graceful_shutdown_timeout_s=DRAIN_S
 )
@@ -99,5 +102,8 @@ def build_app(config: AppConfig) -> Application:
             ray_actor_options={"num_cpus": renderer.num_cpus, "num_gpus": renderer.num_gpus},
         ).bind(renderer)
     router = Router.bind(config, store, embedder, retrieval, denoiser, masks, diff, long_renderer)
+    streams, live = config.live_config(), None
+    if streams is not None:
+        live = Live.options(num_replicas=config.live.num_groups).bind(streams)
     api = Api.options(num_replicas=config.api.num_replicas)
-    return api.bind(config.api_settings(), config, store, router, retrieval)
+    return api.bind(config.api_settings(), config, store, router, retrieval, live)

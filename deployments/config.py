@@ -13,17 +13,23 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from actors.diff_extractor import DiffEngineName, DiffExtractorConfig
 from actors.embedder import EmbedderConfig
+from actors.live_worker import LiveWorkerConfig
 from actors.long_renderer import LongRendererConfig
 from actors.mask_generator import MaskEngineName, MaskGeneratorConfig
 from actors.retrieval import RetrievalConfig
+from actors.stream_group import GroupConfig
+from actors.stream_session import SessionConfig
+from actors.stream_workers import LiveConfig, StreamWorkersConfig
 from cache_store.contracts import EncoderTag
 from cache_store.partition import PartitionKey
 from deployments.api.jobs import JobStoreConfig
 from deployments.api.limits import ApiLimits, LongLimits
 from deployments.api.services import ApiSettings
 from reprise.flashforward.schedule import Placement
+from reprise.speculative.events import Fallback
 from reprise.teacache import TeaCacheConfig
 from reprise.wan import presets
+from reprise.wan.live_presets import LivePreset, tiny_live
 from reprise.wan.long_presets import LongPreset, tiny_long
 from reprise.wan.presets import ModelPreset
 
@@ -38,20 +44,27 @@ class PresetParts(NamedTuple):
     """Folder of a PhraseSegmenter that knows what the model shows; None leaves masks off."""
     long: Callable[[], LongPreset] | None
     """The causal model for videos longer than a clip; None makes none."""
+    live: Callable[[], LivePreset] | None
+    """The model that continues live streams; None has none."""
 
 
 PRESETS: Final[dict[str, PresetParts]] = {
     "tiny": PresetParts(
-        presets.tiny, f"local-dir:{presets.WEIGHTS / 'tiny_clip'}", str(presets.WEIGHTS / "tiny_segmenter"), tiny_long
+        presets.tiny,
+        f"local-dir:{presets.WEIGHTS / 'tiny_clip'}",
+        str(presets.WEIGHTS / "tiny_segmenter"),
+        tiny_long,
+        tiny_live,
     ),
     "tiny-4step": PresetParts(
         presets.tiny_4step,
         f"local-dir:{presets.WEIGHTS / 'tiny_clip'}",
         str(presets.WEIGHTS / "tiny_segmenter"),
         tiny_long,
+        tiny_live,
     ),
-    "wan2.1-t2v-1.3b": PresetParts(presets.wan21_t2v_1_3b, "ViT-L-14:openai", None, None),
-    "wan2.1-t2v-14b": PresetParts(presets.wan21_t2v_14b, "ViT-L-14:openai", None, None),
+    "wan2.1-t2v-1.3b": PresetParts(presets.wan21_t2v_1_3b, "ViT-L-14:openai", None, None, None),
+    "wan2.1-t2v-14b": PresetParts(presets.wan21_t2v_14b, "ViT-L-14:openai", None, None, None),
 }
 
 
@@ -109,6 +122,36 @@ class LongSection(Section):
     device: str = "cpu"
     num_threads: int = Field(1, ge=1)
     """Threads of one worker's CPU kernels."""
+
+
+class LiveSection(Section):
+    """The groups of workers that make live streams, where the preset has a model for them; streams share a group."""
+
+    enabled: bool = True
+    num_groups: int = Field(1, ge=1)
+    num_denoisers: int = Field(1, ge=1)
+    """Of each group; every one samples a chunk at a time, for the stream whose next group is due first."""
+    decodes_apart: bool = False
+    """One more worker a group decodes and encodes, so that denoisers only sample."""
+    chunk_latents: int | None = Field(None, ge=1)
+    """Latents of a sampling call, K; by default the preset's. More are sampled further ahead, and are discarded at a
+    change; the wait for a change grows by what the longer call takes alone."""
+    fps: int | None = Field(None, ge=1, le=60)
+    """Frames a second at which streams play; by default the preset's."""
+    fallback: Fallback = Fallback.FREEZE
+    """What is shown when a group is not ready in time."""
+    margin: float = Field(0.1, ge=0)
+    """Added to the estimate of a call's time, as a share of it."""
+    max_load: float = Field(0.7, gt=0, le=1)
+    """Share of the denoisers' time for keeping streams going, beyond which no further stream is let in."""
+    vanished_s: float = Field(30.0, gt=0)
+    """A stream that nobody has watched for so long ends; until then a viewer may come back."""
+    max_stream_s: float = Field(3600.0, gt=0)
+    num_cpus: float = Field(0.1, ge=0)
+    """Of each worker, as is num_gpus."""
+    num_gpus: float = Field(0.0, ge=0)
+    device: str = "cpu"
+    num_threads: int = Field(1, ge=1)
 
 
 class MaskSection(Section):
@@ -186,6 +229,7 @@ class AppConfig(Section):
     embedder: EmbedderSection = EmbedderSection()
     denoiser: DenoiserSection = DenoiserSection()
     long: LongSection = LongSection()
+    live: LiveSection = LiveSection()
     masks: MaskSection = MaskSection()
     diff: DiffSection = DiffSection()
     router: RouterSection = RouterSection()
@@ -238,6 +282,28 @@ class AppConfig(Section):
             num_threads=long.num_threads,
             num_cpus=long.num_cpus,
             num_gpus=long.num_gpus,
+        )
+
+    def live_config(self) -> LiveConfig | None:
+        """Give the settings of the groups of live streams; None when there are none."""
+        live, make = self.live, PRESETS[self.preset].live
+        if make is None or not live.enabled or self.model_path is not None:
+            return None
+        preset = make()
+        chunk_latents = live.chunk_latents or preset.chunk_latents
+        preset = dataclasses.replace(preset, chunk_latents=chunk_latents, fps=live.fps or preset.fps)
+        session = SessionConfig(
+            fallback=live.fallback, margin=live.margin, vanished_s=live.vanished_s, max_stream_s=live.max_stream_s
+        )
+        return LiveConfig(
+            group=GroupConfig(session=session, max_load=live.max_load),
+            workers=StreamWorkersConfig(
+                worker=LiveWorkerConfig(preset=preset, device=live.device, num_threads=live.num_threads),
+                num_denoisers=live.num_denoisers,
+                decodes_apart=live.decodes_apart,
+                num_cpus=live.num_cpus,
+                num_gpus=live.num_gpus,
+            ),
         )
 
     def embedder_config(self) -> EmbedderConfig:

@@ -14,10 +14,11 @@ from pydantic import BaseModel
 from redis.exceptions import RedisError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from deployments.api import videos
+from deployments.api import live, videos
 from deployments.api.artifacts import ArtifactStore
 from deployments.api.errors import REQUEST_ID_HEADER, install_error_handlers
 from deployments.api.jobs import JobStore
+from deployments.api.live_streams import LiveStreams
 from deployments.api.retention import keep_sweeping
 from deployments.api.services import ApiServices, ApiSettings, CheckReadiness, ForgetSource, Readiness
 
@@ -78,6 +79,7 @@ def create_api(
     *,
     forget_source: ForgetSource,
     check_readiness: CheckReadiness = _ready,
+    live_streams: LiveStreams | None = None,
 ) -> FastAPI:
     """Build the app; `check_readiness` tells of what lies behind the job store, which the app checks itself.
 
@@ -98,10 +100,13 @@ def create_api(
             await jobs.close()
 
     app = FastAPI(title="Reprise", lifespan=lifespan)
-    app.state.services = ApiServices(settings=settings, jobs=jobs, artifacts=artifacts, forget_source=forget_source)
+    app.state.services = ApiServices(
+        settings=settings, jobs=jobs, artifacts=artifacts, forget_source=forget_source, live=live_streams
+    )
     app.add_middleware(_NameRequests)
     install_error_handlers(app)
     app.include_router(videos.router)
+    app.include_router(live.router)
 
     @app.head("/health", include_in_schema=False)
     @app.get("/health")

@@ -42,11 +42,13 @@ Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 """Every whole number: one with thousands of digits would fail later, even in the text of an error."""
 
 
-class _Body(BaseModel):
+class Body(BaseModel):
+    """What a caller sends: strict types, no unknown fields."""
+
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-class ReuseOptions(_Body):
+class ReuseOptions(Body):
     """What a request lets the server reuse."""
 
     mode: ReuseMode = ReuseMode.CHORUS
@@ -62,7 +64,7 @@ Reuse = Annotated[
 """The mode alone, or an object; the tags are in the place that pydantic names of a fault, and not in the input."""
 
 
-class VideoCreate(_Body):
+class VideoCreate(Body):
     """Body of `POST /v1/videos`, as JSON or multipart form."""
 
     prompt: str
@@ -79,13 +81,13 @@ class VideoCreate(_Body):
     reuse: Reuse | None = None
 
 
-class VideoRemix(_Body):
+class VideoRemix(Body):
     """Body of `POST /v1/videos/{id}/remix`; the seed is drawn, everything else is taken from the source."""
 
     prompt: str
 
 
-BodyT = TypeVar("BodyT", bound=_Body)
+BodyT = TypeVar("BodyT", bound=Body)
 FormValue = str | dict[str, str]
 
 
@@ -105,7 +107,7 @@ def read_form_body(kind: type[BodyT], fields: dict[str, FormValue]) -> BodyT:
         raise _first_fault(kind, error) from None
 
 
-def _first_fault(kind: type[_Body], error: ValidationError) -> InvalidRequest:
+def _first_fault(kind: type[Body], error: ValidationError) -> InvalidRequest:
     fault = error.errors(include_url=False)[0]
     place = [str(part) for part in fault["loc"] if part not in (_MODE, _OBJECT)]
     param = ".".join(place) if place else None

@@ -9,6 +9,7 @@ from fastapi import Request
 from deployments.api.artifacts import ArtifactStore
 from deployments.api.jobs import JobStore
 from deployments.api.limits import ApiLimits
+from deployments.api.live_streams import LiveStreams
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +47,8 @@ class ApiServices:
     jobs: JobStore
     artifacts: ArtifactStore
     forget_source: ForgetSource
+    live: LiveStreams | None = None
+    """Where live streams are made, if they are."""
 
 
 def services_of(request: Request) -> ApiServices:

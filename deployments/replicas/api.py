@@ -10,6 +10,7 @@ from deployments.api.artifacts import ArtifactStore
 from deployments.api.jobs import JobStore
 from deployments.api.services import ApiSettings, Readiness
 from deployments.config import AppConfig
+from deployments.live_handle import RayLiveStreams
 from deployments.replicas.store import Store, store_url
 
 FORGET_TIMEOUT_S = 5.0
@@ -26,12 +27,14 @@ class ApiDeployment:
         store: Store,
         router: DeploymentHandle,
         retrieval: DeploymentHandle,
+        live: DeploymentHandle | None,
     ) -> None:
         self._settings = settings
         self._jobs = JobStore.connect(await store_url(store), config.job_store_config())
         self._artifacts = ArtifactStore(config.artifacts())
         self._router = router
         self._retrieval = retrieval
+        self._live = None if live is None else RayLiveStreams(live)
 
     def __serve_build_asgi_app__(self) -> Any:
         """Build the ASGI app on the replica."""
@@ -41,6 +44,7 @@ class ApiDeployment:
             self._artifacts,
             forget_source=self._forget_source,
             check_readiness=self._check_readiness,
+            live_streams=self._live,
         )
 
     async def _check_readiness(self) -> Readiness:
