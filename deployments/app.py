@@ -53,12 +53,12 @@ LongRenderer = serve.deployment(
 )
 Live = serve.deployment(LiveDeployment, name="Live", ray_actor_options={"num_cpus": 0.1}, max_ongoing_requests=64)
 Router = serve.deployment(
-    RouterDeployment, name="Router", ray_actor_options={"num_cpus": 0.2}, graceful_shutdown_timeout_s=DRAIN_S
+    RouterDeployment, name="Router", ray_actor_options={"num_cpus": 0.1}, graceful_shutdown_timeout_s=DRAIN_S
 )
 Api = serve.deployment(
     serve.ingress()(ApiDeployment),
     name="Api",
-    ray_actor_options={"num_cpus": 0.2},
+    ray_actor_options={"num_cpus": 0.1},
     max_ongoing_requests=256,
 )
 

@@ -98,7 +98,7 @@ def test_plan(
     [
         pytest.param("the red ball", 20, (ChangeKind.NONE,), False, id="another wording"),
         pytest.param("a blue ball", 20, (ChangeKind.COLOUR,), False, id="a colour, within its cap"),
-        pytest.param("two red balls", 10, (ChangeKind.NUMBER,), True, id="a number lowers K1"),
+        pytest.param("two red balls", MissReason.NO_STORED_STEP, (ChangeKind.NUMBER,), True, id="a number lowers K1"),
         pytest.param("a small blue ball", 10, (ChangeKind.SIZE, ChangeKind.COLOUR), True, id="the strictest decides"),
         pytest.param("no red ball", MissReason.WORDS_DIFFER, (ChangeKind.NEGATION,), True, id="a negation forbids"),
     ],
