@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from reprise.wan.live_presets import LivePreset
+
 Frames = NDArray[np.uint8]
 
 
@@ -70,6 +72,15 @@ class ReadyGroup:
         """Give what it was encoded as."""
         made = {MediaFormat.MP4: bool(self.fragment), MediaFormat.JPEG: bool(self.pictures)}
         return frozenset(media for media, is_made in made.items() if is_made)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class LiveWorkerConfig:
+    """Which model a worker holds."""
+
+    preset: LivePreset
+    device: str = "cpu"
+    num_threads: int = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

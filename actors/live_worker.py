@@ -4,7 +4,6 @@ One call at a time; keeps no state of any stream between calls, so any worker ca
 when chunks are wanted, sessions or sockets.
 """
 
-import dataclasses
 import functools
 import io
 import time
@@ -16,23 +15,13 @@ from PIL import Image
 
 from actors.engines.fragments import Piece, encode_piece
 from actors.engines.media import Canvas
-from actors.live_messages import ChunkSpec, Frames, LiveFacts, MediaFormat, ReadyGroup
+from actors.live_messages import ChunkSpec, Frames, LiveFacts, LiveWorkerConfig, MediaFormat, ReadyGroup
 from reprise.speculative.continuation import ChunkRequest, decode_groups, sample_chunk
-from reprise.wan.live_presets import LivePreset
 from reprise.wan.model import PromptEmbedding, WanModel, encode_prompt, load
 from reprise.wan.presets import TEMPORAL_STRIDE
 
 PROMPTS_KEPT: Final = 64
 JPEG_QUALITY: Final = 90
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class LiveWorkerConfig:
-    """Which model a worker holds."""
-
-    preset: LivePreset
-    device: str = "cpu"
-    num_threads: int = 1
 
 
 class LiveWorker:

@@ -61,7 +61,7 @@ class ChunkMaker(Protocol):
 class SessionConfig:
     """What all streams of a group have in common."""
 
-    fallback: Fallback = Fallback.FREEZE
+    fallback: Fallback = Fallback.STALE
     margin: float = 0.1
     """Added to the estimate of a call's time, as a share of it."""
     queued_groups: int = 8

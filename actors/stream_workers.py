@@ -6,14 +6,13 @@ that it was at fails. Knows nothing about when chunks are wanted.
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-from actors.live_messages import ChunkSpec, LiveFacts, MediaFormat, Output, ReadyGroup, StreamSpec
-from actors.live_worker import LiveWorker, LiveWorkerConfig
+from actors.live_messages import ChunkSpec, LiveFacts, LiveWorkerConfig, MediaFormat, Output, ReadyGroup, StreamSpec
 from actors.placement import Bundle, bundle_options, place
 from actors.stream_group import GroupConfig, StreamGroup
 
@@ -41,12 +40,25 @@ class LiveConfig:
     workers: StreamWorkersConfig
 
 
-class _Worker(LiveWorker):
-    """A worker as an actor: its latents stay where they are until they are decoded."""
+class _Worker:
+    """A LiveWorker as an actor; only this process loads what a model needs, which takes seconds."""
 
-    def sample_apart(self, chunk: ChunkSpec) -> tuple[None, Any]:
-        """Sample; the first result only tells that the second is there."""
-        return None, self.sample(chunk)
+    def __init__(self, config: LiveWorkerConfig) -> None:
+        from actors.live_worker import LiveWorker
+
+        self._worker = LiveWorker(config)
+
+    def warm_up(self) -> LiveFacts:
+        """Make some chunks."""
+        return self._worker.warm_up()
+
+    def sample(self, chunk: ChunkSpec) -> tuple[None, Any]:
+        """Sample; the first result only tells that the second is there, which stays where it is until it is read."""
+        return None, self._worker.sample(chunk)
+
+    def decode(self, chunk: ChunkSpec, latent: Any) -> Iterator[ReadyGroup]:
+        """Decode what this or another worker has sampled."""
+        yield from self._worker.decode(chunk, latent)
 
 
 class StreamWorkers:
@@ -82,7 +94,7 @@ class StreamWorkers:
 
     async def sample(self, denoiser: int, chunk: ChunkSpec) -> Any:
         """Sample a chunk; a reference to its latent."""
-        done, latent = self._actors[denoiser].sample_apart.options(num_returns=2).remote(chunk)
+        done, latent = self._actors[denoiser].sample.options(num_returns=2).remote(chunk)
         await done
         return latent
 

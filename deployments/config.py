@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from actors.diff_extractor import DiffEngineName, DiffExtractorConfig
 from actors.embedder import EmbedderConfig
-from actors.live_worker import LiveWorkerConfig
+from actors.live_messages import LiveWorkerConfig
 from actors.long_renderer import LongRendererConfig
 from actors.mask_generator import MaskEngineName, MaskGeneratorConfig
 from actors.retrieval import RetrievalConfig
@@ -138,7 +138,7 @@ class LiveSection(Section):
     change; the wait for a change grows by what the longer call takes alone."""
     fps: int | None = Field(None, ge=1, le=60)
     """Frames a second at which streams play; by default the preset's."""
-    fallback: Fallback = Fallback.FREEZE
+    fallback: Fallback = Fallback.STALE
     """What is shown when a group is not ready in time."""
     margin: float = Field(0.1, ge=0)
     """Added to the estimate of a call's time, as a share of it."""

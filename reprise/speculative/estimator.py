@@ -49,6 +49,16 @@ class ComputeEstimator:
         return self._estimate(self._first)
 
     @property
+    def lead_s(self) -> float:
+        """Give how long before the end of what is predicted a call must begin: no slower call than was seen may stall.
+
+        Longer than `first_s`, since here being early costs nothing and being late a stall.
+        """
+        if not self._first:
+            return self.first_s
+        return max(self._first) * (1 + self._config.margin)
+
+    @property
     def whole_s(self) -> float:
         """Estimate the seconds until the slot is free again."""
         return self._estimate(self._whole)

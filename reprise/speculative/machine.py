@@ -149,7 +149,7 @@ class StreamMachine:
         r = self.registers
         if r.job is not None or r.latest is None:
             return None
-        due = -math.inf if r.origin is None else self.deadline(r.end) - self.estimator.first_s
+        due = -math.inf if r.origin is None else self.deadline(r.end) - self.estimator.lead_s
         return max(due, r.retry_at, r.now)
 
     @property
@@ -325,7 +325,7 @@ class StreamMachine:
             branch = self._earliest_feasible(now)
             if branch is not None:
                 return branch
-        if self.deadline(r.end) - now > first_s + EPSILON_S:
+        if self.deadline(r.end) - now > self.estimator.lead_s + EPSILON_S:
             return None
         if self.config.fallback is not Fallback.DROP:
             return r.end

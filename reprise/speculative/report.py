@@ -42,6 +42,8 @@ class StreamReport:
     num_superseded: int
     """Changes that a newer one took the place of."""
     num_underruns: int
+    num_stalls: int
+    """Underruns for which the picture stood still."""
 
     @property
     def stall_share(self) -> float:
@@ -62,7 +64,7 @@ def read_report(steps: Iterable[Step], *, group_s: float) -> StreamReport:
     begin = start = None
     now = stalled_s = busy_s = 0.0
     launched: dict[int, float] = {}
-    num_delivered = num_discarded = num_underruns = num_calls = 0
+    num_delivered = num_discarded = num_underruns = num_stalls = num_calls = 0
     for step in steps:
         now = step.now
         begin = now if begin is None else begin
@@ -82,15 +84,14 @@ def read_report(steps: Iterable[Step], *, group_s: float) -> StreamReport:
                     num_delivered += 1
                     stalled_s += command.held_s
                 case Applied():
-                    # A version that was passed over without being superseded cannot be: versions apply in order.
-                    if command.version in asked and now > (begin or 0.0):
-                        responses.append(now - asked[command.version])
+                    responses.append(now - asked[command.version])
                 case Supersede():
                     superseded.add(command.version)
                 case Discard():
                     num_discarded += len(command.positions)
                 case Underrun(fallback=fallback):
                     num_underruns += 1
+                    num_stalls += fallback != "stale"
                     stalled_s += group_s if fallback == "drop" else 0.0
     if start is None or begin is None:
         raise ValueError("the stream never played")
@@ -105,4 +106,5 @@ def read_report(steps: Iterable[Step], *, group_s: float) -> StreamReport:
         num_discarded=num_discarded,
         num_superseded=len(superseded),
         num_underruns=num_underruns,
+        num_stalls=num_stalls,
     )

@@ -128,7 +128,7 @@ class AnyStream(RuleBasedStateMachine):
             first_due, last_due = self.now + machine.estimator.first_s, self.now + machine.estimator.whole_s - last_s
             assert all(due < max(first_due, last_due) for due in before), "the earliest that can be"
         elif not is_wanted:
-            assert machine.deadline(launch.branch) - self.now <= machine.estimator.first_s + 1 + 1e-6
+            assert machine.deadline(launch.branch) - self.now <= machine.estimator.lead_s + 1 + 1e-6
         self.launches[launch.job] = launch
 
     def check_delivery(self, deliver: Deliver) -> None:
