@@ -1,6 +1,6 @@
-"""Build the HTTP app: the Videos API, `/v1/models` and `/health`. Runs under any ASGI server, with or without Ray.
+"""Build the HTTP app: videos, live streams, the playground, `/v1/models` and `/health`. Runs with or without Ray.
 
-Talks to the rest of the system through the job store, the artifact store and the two calls it is given.
+Talks to the rest of the system through the job store, the artifact store and what it is given.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from pydantic import BaseModel
 from redis.exceptions import RedisError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from deployments.api import live, videos
+from deployments.api import live, playground, videos
 from deployments.api.artifacts import ArtifactStore
 from deployments.api.errors import REQUEST_ID_HEADER, install_error_handlers
 from deployments.api.jobs import JobStore
 from deployments.api.live_streams import LiveStreams
 from deployments.api.retention import keep_sweeping
-from deployments.api.services import ApiServices, ApiSettings, CheckReadiness, ForgetSource, Readiness
+from deployments.api.services import ApiServices, ApiSettings, CheckReadiness, FindMask, ForgetSource, Readiness
 
 
 class Health(BaseModel):
@@ -79,6 +79,7 @@ def create_api(
     *,
     forget_source: ForgetSource,
     check_readiness: CheckReadiness = _ready,
+    find_mask: FindMask | None = None,
     live_streams: LiveStreams | None = None,
 ) -> FastAPI:
     """Build the app; `check_readiness` tells of what lies behind the job store, which the app checks itself.
@@ -101,12 +102,18 @@ def create_api(
 
     app = FastAPI(title="Reprise", lifespan=lifespan)
     app.state.services = ApiServices(
-        settings=settings, jobs=jobs, artifacts=artifacts, forget_source=forget_source, live=live_streams
+        settings=settings,
+        jobs=jobs,
+        artifacts=artifacts,
+        forget_source=forget_source,
+        find_mask=find_mask,
+        live=live_streams,
     )
     app.add_middleware(_NameRequests)
     install_error_handlers(app)
     app.include_router(videos.router)
     app.include_router(live.router)
+    playground.mount(app)
 
     @app.head("/health", include_in_schema=False)
     @app.get("/health")

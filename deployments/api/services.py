@@ -35,6 +35,9 @@ class Readiness:
 
 CheckReadiness = Callable[[], Awaitable[Readiness]]
 
+FindMask = Callable[[str, str, str], Awaitable[bytes | None]]
+"""Given a tenant, a source's id and the phrase of an object in it: its stored mask, if there is one."""
+
 ForgetSource = Callable[[str, str], Awaitable[None]]
 """Given a tenant and the id of a video: drop everything that later requests could reuse of it."""
 
@@ -47,6 +50,7 @@ class ApiServices:
     jobs: JobStore
     artifacts: ArtifactStore
     forget_source: ForgetSource
+    find_mask: FindMask | None = None
     live: LiveStreams | None = None
     """Where live streams are made, if they are."""
 

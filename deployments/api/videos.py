@@ -22,6 +22,7 @@ from deployments.api.body import read_body
 from deployments.api.content import send_file
 from deployments.api.errors import Conflict, InvalidRequest, NotBuilt, NotFound
 from deployments.api.facts import ReuseFacts, effective_parameters
+from deployments.api.mask import draw_mask
 from deployments.api.resources import VideoDeleted, VideoList, VideoObject, body_schema, video_object
 from deployments.api.schema import VideoCreate, VideoRemix, draw_seed, read_prompt, to_clip_request
 from deployments.api.services import ApiServices, services_of, tenant_of
@@ -121,6 +122,19 @@ async def stream_video(video_id: str, services: Services, tenant: Tenant) -> Str
         _require_completed(job, "cannot be streamed")
     pieces = stream_fragments(services.jobs, services.artifacts, tenant=tenant, video_id=video_id)
     return StreamingResponse(pieces, media_type=Variant.VIDEO.media_type, headers={"cache-control": "no-store"})
+
+
+@router.get("/{video_id}/mask", response_class=Response)
+async def get_mask(
+    video_id: str, services: Services, tenant: Tenant, phrase: Annotated[str, Query(max_length=200)]
+) -> Response:
+    """Send where an object is in a finished clip, as one PNG: the masks of its frames, one below the other."""
+    job = await _find(services, tenant, video_id)
+    stored = None if services.find_mask is None else await services.find_mask(tenant, video_id, phrase)
+    if stored is None:
+        raise NotFound(f"{job.id} has no mask of {reprlib.repr(phrase)}", param="phrase", code="mask_not_found")
+    mask = await asyncio.to_thread(draw_mask, stored)
+    return Response(mask.png, media_type="image/png", headers={"x-mask-frames": str(mask.num_frames)})
 
 
 @router.delete("/{video_id}")

@@ -5,6 +5,8 @@ from typing import Any
 
 from ray.serve.handle import DeploymentHandle
 
+from cache_store.connection import connect
+from cache_store.latents.redis import RedisLatentStore
 from deployments.api.app import create_api
 from deployments.api.artifacts import ArtifactStore
 from deployments.api.jobs import JobStore
@@ -13,6 +15,7 @@ from deployments.config import AppConfig
 from deployments.live_handle import RayLiveStreams
 from deployments.replicas.store import Store, store_url
 
+MASK_TIMEOUT_S = 5.0
 FORGET_TIMEOUT_S = 5.0
 """For removing a deleted video's latents, which its caller waits for."""
 
@@ -30,7 +33,9 @@ class ApiDeployment:
         live: DeploymentHandle | None,
     ) -> None:
         self._settings = settings
-        self._jobs = JobStore.connect(await store_url(store), config.job_store_config())
+        url = await store_url(store)
+        self._jobs = JobStore.connect(url, config.job_store_config())
+        self._latents = RedisLatentStore(connect(url, timeout_s=MASK_TIMEOUT_S), ttl_s=config.store.entry_ttl_s)
         self._artifacts = ArtifactStore(config.artifacts())
         self._router = router
         self._retrieval = retrieval
@@ -44,6 +49,7 @@ class ApiDeployment:
             self._artifacts,
             forget_source=self._forget_source,
             check_readiness=self._check_readiness,
+            find_mask=self._find_mask,
             live_streams=self._live,
         )
 
@@ -56,3 +62,6 @@ class ApiDeployment:
 
     async def _forget_source(self, tenant: str, video_id: str) -> None:
         await asyncio.wait_for(self._retrieval.purge.remote(tenant, video_id), timeout=FORGET_TIMEOUT_S)
+
+    async def _find_mask(self, tenant: str, video_id: str, phrase: str) -> bytes | None:
+        return await asyncio.to_thread(self._latents.mask, tenant, video_id, phrase)
