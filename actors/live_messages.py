@@ -92,6 +92,18 @@ class Output:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Recording:
+    """A stream that has ended and is to be kept."""
+
+    stream_id: str
+    spec: StreamSpec
+    """Its prompt is the last that was seen."""
+    facts: "LiveFacts"
+    num_frames: int
+    mp4: bytes = dataclasses.field(repr=False)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class LiveFacts:
     """What a group of workers makes, measured when it was warm."""
 
@@ -101,6 +113,8 @@ class LiveFacts:
     fps: int
     group_frames: int
     chunk_groups: int
+    num_inference_steps: int
+    guidance_scale: float
     first_s: float
     """Seconds of a call until its first group."""
     whole_s: float

@@ -88,6 +88,8 @@ class LiveWorker:
             fps=preset.fps,
             group_frames=TEMPORAL_STRIDE,
             chunk_groups=preset.chunk_latents,
+            num_inference_steps=preset.model.num_inference_steps,
+            guidance_scale=preset.model.guidance_scale,
             first_s=first_s,
             whole_s=whole_s,
         )

@@ -12,12 +12,14 @@ import itertools
 import logging
 import math
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from actors.live_messages import ChunkSpec, LiveFacts, MediaFormat, Output, ReadyGroup, StreamSpec
+from actors.live_messages import ChunkSpec, LiveFacts, MediaFormat, Output, ReadyGroup, Recording, StreamSpec
 from actors.stream_session import SessionConfig, StreamSession
 
 logger = logging.getLogger(__name__)
+
+KEEP_TIMEOUT_S: Final = 30.0
 
 
 class StreamsFull(Exception):
@@ -108,7 +110,8 @@ class StreamGroup:
         self._facts: LiveFacts | None = None
         self._sessions: dict[str, StreamSession] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self.recordings: dict[str, tuple[StreamSession, bytes]] = {}
+        self._recordings: asyncio.Queue[Recording] = asyncio.Queue()
+        self._keeping: dict[str, asyncio.Future[str]] = {}
 
     async def start(self) -> LiveFacts:
         """Start the workers; gives what they make."""
@@ -184,6 +187,19 @@ class StreamGroup:
             raise StreamUnknown("no stream has this token: it has ended, or never was")
         return session
 
+    async def next_recording(self, wait_s: float) -> Recording | None:
+        """Give a stream that is to be kept, once there is one or time is up; `kept` is to follow."""
+        try:
+            return await asyncio.wait_for(self._recordings.get(), wait_s)
+        except TimeoutError:
+            return None
+
+    def kept(self, stream_id: str, video_id: str) -> None:
+        """Take as what video a recording is kept."""
+        waiting = self._keeping.get(stream_id)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(video_id)
+
     async def _run(self, session: StreamSession) -> None:
         try:
             await session.run()
@@ -191,8 +207,22 @@ class StreamGroup:
             logger.exception("stream %s broke", session.id)
         finally:
             logger.info("stream %s ended: %s", session.id, session.end_reason)
-            if session.recording:
-                self.recordings[session.id] = (session, b"".join(session.recording))
+            session.tell_done(await self._keep(session))
             # Viewers take what is left, `done` above all, before the token is forgotten.
             await asyncio.sleep(1.0)
             self._sessions.pop(session.token, None)
+
+    async def _keep(self, session: StreamSession) -> str | None:
+        """Hand over what is to be kept; its video's id, or None where there is nothing or it takes too long."""
+        recording = session.recording()
+        if recording is None:
+            return None
+        kept = self._keeping[session.id] = asyncio.get_running_loop().create_future()
+        self._recordings.put_nowait(recording)
+        try:
+            return await asyncio.wait_for(kept, KEEP_TIMEOUT_S)
+        except TimeoutError:
+            logger.warning("stream %s could not be kept in time", session.id)
+            return None
+        finally:
+            del self._keeping[session.id]

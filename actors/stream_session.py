@@ -14,7 +14,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, Protocol
 
-from actors.live_messages import ChunkSpec, Frames, LiveFacts, MediaFormat, Output, ReadyGroup, StreamSpec
+from actors.live_messages import ChunkSpec, Frames, LiveFacts, MediaFormat, Output, ReadyGroup, Recording, StreamSpec
 from reprise.speculative.estimator import EstimatorConfig
 from reprise.speculative.events import (
     Applied,
@@ -150,8 +150,9 @@ class StreamSession:
         )
         self.machine = StreamMachine(self.machine_config)
         self.steps: collections.deque[Step] = collections.deque(maxlen=config.log_steps)
-        self.recording: list[bytes] = []
+        self._shown: list[bytes] = []
         """The MP4 of what was shown, in pieces, where it is kept."""
+        self._last_prompt = spec.prompt
         self.viewers: dict[str, Viewer] = {}
         self.end_reason: str | None = None
         self._prompts: dict[int, tuple[str, str | None, float]] = {}
@@ -195,6 +196,18 @@ class StreamSession:
         self._prompts[sequence] = (prompt, event_id, self._clock())
         self._inbox.put_nowait(Update(sequence))
 
+    def recording(self) -> Recording | None:
+        """Give what is to be kept of the stream; None where nothing is, or nothing was shown."""
+        if not self._shown:
+            return None
+        return Recording(
+            stream_id=self.id,
+            spec=dataclasses.replace(self.spec, prompt=self._last_prompt),
+            facts=self.facts,
+            num_frames=len(self._shown) * self.facts.group_frames,
+            mp4=b"".join(self._shown),
+        )
+
     def stop(self, reason: str) -> None:
         """End the stream; `run` returns."""
         if self.end_reason is None:
@@ -214,8 +227,11 @@ class StreamSession:
             self.end_reason = self.end_reason or "error"
             if self._job is not None:
                 self._job.cancel()
-            frames = self.machine.registers.cursor * self.facts.group_frames
-            self._tell({"type": "done", "reason": self.end_reason, "frames": frames})
+
+    def tell_done(self, video_id: str | None) -> None:
+        """Tell all viewers that it is over, and as what video it is kept."""
+        frames = self.machine.registers.cursor * self.facts.group_frames
+        self._tell({"type": "done", "reason": self.end_reason, "frames": frames, "video_id": video_id})
 
     async def _next_event(self) -> Event | None:
         """Give the next message, or what the clock brings."""
@@ -274,7 +290,7 @@ class StreamSession:
             case Deliver():
                 self._show(command)
             case Applied(version=version, position=position):
-                _, event_id, came_at = self._prompts[version]
+                self._last_prompt, event_id, came_at = self._prompts[version]
                 latency_ms = round(1000 * (now - came_at), 1)
                 self._tell(
                     {"type": "applied", "sequence": version, "frame": position * size, "latency_ms": latency_ms},
@@ -317,7 +333,7 @@ class StreamSession:
     def _show(self, deliver: Deliver) -> None:
         group = self._groups[deliver.job, deliver.index]
         if self.spec.record:
-            self.recording.append(group.fragment if self.recording else group.header + group.fragment)
+            self._shown.append(group.fragment if self._shown else group.header + group.fragment)
         size = self.facts.group_frames
         message = {
             "type": "commit",

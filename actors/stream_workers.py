@@ -12,7 +12,16 @@ from typing import Any
 import ray
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-from actors.live_messages import ChunkSpec, LiveFacts, LiveWorkerConfig, MediaFormat, Output, ReadyGroup, StreamSpec
+from actors.live_messages import (
+    ChunkSpec,
+    LiveFacts,
+    LiveWorkerConfig,
+    MediaFormat,
+    Output,
+    ReadyGroup,
+    Recording,
+    StreamSpec,
+)
 from actors.placement import Bundle, bundle_options, place
 from actors.stream_group import GroupConfig, StreamGroup
 
@@ -147,6 +156,14 @@ class StreamGroupActor:
     async def take(self, token: str, viewer_id: str, wait_s: float) -> list[Output]:
         """Give what a viewer has not seen."""
         return await self._group.take(token, viewer_id, wait_s)
+
+    async def next_recording(self, wait_s: float) -> Recording | None:
+        """Give a stream that is to be kept."""
+        return await self._group.next_recording(wait_s)
+
+    async def kept(self, stream_id: str, video_id: str) -> None:
+        """Take as what video it is kept."""
+        self._group.kept(stream_id, video_id)
 
     async def stats(self) -> dict[str, Any]:
         """Give what an operator asks for."""

@@ -104,6 +104,6 @@ def build_app(config: AppConfig) -> Application:
     router = Router.bind(config, store, embedder, retrieval, denoiser, masks, diff, long_renderer)
     streams, live = config.live_config(), None
     if streams is not None:
-        live = Live.options(num_replicas=config.live.num_groups).bind(streams)
+        live = Live.options(num_replicas=config.live.num_groups).bind(streams, config, store)
     api = Api.options(num_replicas=config.api.num_replicas)
     return api.bind(config.api_settings(), config, store, router, retrieval, live)

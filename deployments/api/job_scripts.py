@@ -59,6 +59,35 @@ return {'created', redis.call('HGETALL', job)}
 """
 )
 
+NAME: Final = (
+    _NOW
+    + """
+-- Give a new job's creation stamp, as CREATE does, and its name.
+-- KEYS: clock | ARGV: random
+local last = tonumber(redis.call('GET', KEYS[1]) or '0')
+if now_us <= last then now_us = last + 1 end
+local stamp = string.format('%016.0f', now_us)
+redis.call('SET', KEYS[1], stamp)
+return 'video_' .. stamp .. ARGV[1]
+"""
+)
+
+ADD: Final = (
+    _NOW
+    + _TOUCH
+    + """
+-- Write a job that is finished already, under a name that NAME gave; nobody ran it and nobody will.
+-- KEYS: job, list, expiry | ARGV: tenant, id, stamp, retention ms, model, request, reuse, status
+local now_s = math.floor(now_ms / 1000)
+redis.call('HSET', KEYS[1], 'id', ARGV[2], 'tenant', ARGV[1], 'status', ARGV[8], 'progress', 100, 'attempts', 0,
+  'created_us', ARGV[3], 'started_at', now_s, 'completed_at', now_s, 'model', ARGV[5], 'request', ARGV[6],
+  'reuse', ARGV[7])
+redis.call('ZADD', KEYS[2], ARGV[3], ARGV[2])
+touch(KEYS[1], KEYS[3], ARGV[1] .. '/' .. ARGV[2], now_ms + ARGV[4])
+return redis.call('HGETALL', KEYS[1])
+"""
+)
+
 TAKE: Final = (
     _NOW
     + _TOUCH

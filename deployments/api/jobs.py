@@ -18,7 +18,7 @@ Knows nothing about routes, Ray or where files are.
 import dataclasses
 import hashlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Literal, Self, cast
 
 from redis.asyncio import Redis
@@ -78,6 +78,8 @@ class JobStore:
         self._retention_ms = int(config.retention_s * 1000)
         script = redis.register_script
         self._create = script(job_scripts.CREATE)
+        self._name = script(job_scripts.NAME)
+        self._add = script(job_scripts.ADD)
         self._take = script(job_scripts.TAKE)
         self._advance = script(job_scripts.ADVANCE)
         self._renew = script(job_scripts.RENEW)
@@ -155,6 +157,33 @@ class JobStore:
         if outcome == "conflict":
             raise IdempotencyConflict(found[0])
         return _job(found[0])
+
+    async def add_finished(
+        self,
+        tenant: str,
+        request: ClipRequest,
+        *,
+        model: str,
+        reuse: ReuseFacts,
+        put_files: Callable[[str], Awaitable[None]],
+    ) -> VideoJob:
+        """Add a video that exists already; its record appears, whole, once its files are stored under its id."""
+        video_id: str = await self._name(keys=[_CLOCK], args=[secrets.token_hex(8)])
+        await put_files(video_id)
+        fields = await self._add(
+            keys=[_job_key(tenant, video_id), _list_key(tenant), _EXPIRY],
+            args=[
+                tenant,
+                video_id,
+                video_id[_STAMP],
+                self._retention_ms,
+                model,
+                request_to_json(request),
+                reuse.to_json(),
+                VideoStatus.COMPLETED.value,
+            ],
+        )
+        return _job(fields)
 
     async def get(self, tenant: str, video_id: str) -> VideoJob | None:
         """Give a tenant's job, None if there is none (any more)."""

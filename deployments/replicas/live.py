@@ -5,26 +5,40 @@ from any replica of the API. Knows nothing about sockets.
 """
 
 import asyncio
+import logging
 import secrets
 from typing import Any
 
 import ray
+from ray.exceptions import RayActorError
 
 from actors.live_messages import LiveFacts, StreamSpec
 from actors.stream_workers import LiveConfig, StreamGroupActor
+from deployments.api.artifacts import ArtifactStore
+from deployments.api.jobs import JobStore
+from deployments.config import AppConfig
 from deployments.live_handle import LIVE_NAMESPACE, MOST_CALLS, answer_of
+from deployments.recording import keep_recording
+from deployments.replicas.store import Store, store_url
+
+logger = logging.getLogger(__name__)
 
 HEALTH_TIMEOUT_S = 10.0
+RECORDING_WAIT_S = 30.0
 
 
 class LiveDeployment:
     """One group of workers and its streams."""
 
-    async def __init__(self, config: LiveConfig) -> None:  # type: ignore[misc] # Serve awaits it
+    async def __init__(self, live: LiveConfig, config: AppConfig, store: Store) -> None:  # type: ignore[misc] # Serve
         self._name = f"live-{secrets.token_hex(6)}"
         options = {"name": self._name, "namespace": LIVE_NAMESPACE, "num_cpus": 0, "max_concurrency": MOST_CALLS}
-        self._group: Any = ray.remote(StreamGroupActor).options(**options).remote(config)
+        self._group: Any = ray.remote(StreamGroupActor).options(**options).remote(live)
         self._facts: LiveFacts = await self._group.start.remote()
+        self._jobs = JobStore.connect(await store_url(store), config.job_store_config())
+        self._artifacts = ArtifactStore(config.artifacts())
+        self._max_sequence_length = live.workers.worker.preset.model.max_sequence_length
+        self._keeping = asyncio.create_task(self._keep_recordings())
 
     async def open(self, spec: StreamSpec) -> tuple[str, str]:
         """Begin a stream; the group's name and the stream's token in it. Raises StreamsFull."""
@@ -38,6 +52,21 @@ class LiveDeployment:
     async def check_health(self) -> None:
         """Fail when the group is gone or does not answer; Serve then starts another, with workers of its own."""
         await asyncio.wait_for(self._group.stats.remote(), HEALTH_TIMEOUT_S)
+
+    async def _keep_recordings(self) -> None:
+        while True:
+            try:
+                recording = await self._group.next_recording.remote(RECORDING_WAIT_S)
+                if recording is not None:
+                    video_id = await keep_recording(
+                        recording, self._jobs, self._artifacts, max_sequence_length=self._max_sequence_length
+                    )
+                    await self._group.kept.remote(recording.stream_id, video_id)
+            except RayActorError:
+                return  # the health check tells
+            except Exception:  # a recording that cannot be kept is told as such to its viewer, when time is up
+                logger.exception("a recording could not be kept")
+                await asyncio.sleep(1.0)
 
     def __del__(self) -> None:
         if hasattr(self, "_group"):

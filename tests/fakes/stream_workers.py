@@ -7,7 +7,18 @@ import numpy as np
 
 from actors.live_messages import ChunkSpec, LiveFacts, MediaFormat, ReadyGroup
 
-FACTS = LiveFacts(model="fake", width=16, height=16, fps=8, group_frames=4, chunk_groups=4, first_s=0.2, whole_s=0.3)
+FACTS = LiveFacts(
+    model="fake",
+    width=16,
+    height=16,
+    fps=8,
+    group_frames=4,
+    chunk_groups=4,
+    num_inference_steps=4,
+    guidance_scale=1.0,
+    first_s=0.2,
+    whole_s=0.3,
+)
 """A group plays half a second, a chunk two."""
 
 

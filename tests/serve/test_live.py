@@ -11,7 +11,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from reprise.tinyworld import read_prompt, score_video
-from tests.serve.conftest import Server
+from tests.serve.conftest import Server, Studio
 
 pytestmark = [pytest.mark.serve, pytest.mark.timeout(300)]
 
@@ -60,6 +60,13 @@ async def test_a_change_is_seen_in_the_pictures_from_the_frame_that_is_named(ser
     assert of(messages, "done")[0]["reason"] == "stopped"
 
 
-async def test_a_stream_from_jpegs(server: Server) -> None:
-    messages, data = await play(f"ws://127.0.0.1:{server.port}/v1/streams", format="jpeg")
-    assert data.count(b"\xff\xd8\xff") == sum(commit["frames"] for commit in of(messages, "commit"))
+async def test_a_stream_of_jpegs_that_is_kept_is_a_video_like_any_other(server: Server, studio: Studio) -> None:
+    messages, data = await play(f"ws://127.0.0.1:{server.port}/v1/streams", format="jpeg", record=True)
+    frames = sum(commit["frames"] for commit in of(messages, "commit"))
+    assert data.count(b"\xff\xd8\xff") == frames
+    video = studio.client.videos.retrieve(of(messages, "done")[0]["video_id"])
+    assert (video.status, video.progress, video.prompt) == ("completed", 100, SECOND)
+    content = studio.client.videos.download_content(video.id).read()
+    with av.open(io.BytesIO(content)) as container:
+        assert sum(1 for _ in container.decode(video=0)) == frames
+    studio.client.videos.delete(video.id)

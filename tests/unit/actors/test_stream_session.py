@@ -83,7 +83,9 @@ def test_a_change_is_acknowledged_applied_and_replaces_only_what_was_not_shown()
         assert watcher.shown[0].startswith(b"header ")
         assert not any(shown.startswith(b"header ") for shown in watcher.shown[1:])
         assert watcher.of("underrun") == []
-        assert watcher.of("done") == [{"type": "done", "reason": "stopped", "frames": 4 * len(frames)}]
+        assert watcher.of("done") == [
+            {"type": "done", "reason": "stopped", "frames": 4 * len(frames), "video_id": None}
+        ]
         lines = [header_line(session.machine_config), *map(step_line, session.steps)]
         assert replay(lines) == list(session.steps), "the log decides the same again"
 
@@ -287,15 +289,34 @@ def test_a_denoiser_goes_to_the_earliest_deadline_and_comes_back_when_the_borrow
     run_virtually(play())
 
 
-def test_what_was_shown_is_kept_where_asked_for() -> None:
+def test_what_was_shown_is_kept_where_asked_for_and_its_viewer_told_as_what() -> None:
+    async def play() -> None:
+        group, token = await begin(FakeWorkers(), spec=dataclasses.replace(SPEC, record=True))
+        watcher = Watcher(group, token)
+        await asyncio.sleep(3.0)
+        group.prompt(token, "b", sequence=1, event_id=None)
+        await asyncio.sleep(3.0)
+        group.stop(token)
+        recording = await group.next_recording(5.0)
+        assert recording is not None
+        group.kept(recording.stream_id, "video_1")
+        await watcher.task
+        assert watcher.of("done")[0]["video_id"] == "video_1"
+        assert recording.mp4 == b"".join(watcher.shown)
+        assert (recording.num_frames, recording.spec.prompt) == (4 * len(watcher.shown), "b")
+        assert await group.next_recording(1.0) is None
+
+    run_virtually(play())
+
+
+def test_a_recording_that_nobody_keeps_does_not_hold_the_end_up_for_ever() -> None:
     async def play() -> None:
         group, token = await begin(FakeWorkers(), spec=dataclasses.replace(SPEC, record=True))
         watcher = Watcher(group, token)
         await asyncio.sleep(3.0)
         group.stop(token)
         await watcher.task
-        await asyncio.sleep(1.0)
-        ((_, recording),) = group.recordings.values()
-        assert recording == b"".join(watcher.shown)
+        assert watcher.of("done")[0]["video_id"] is None
+        assert not group._keeping
 
     run_virtually(play())
