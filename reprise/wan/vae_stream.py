@@ -24,6 +24,10 @@ class _Stream(Protocol):
         """Give the frames (B, C, F, H, W) of the next latents."""
         ...
 
+    def fork(self) -> "_Stream":
+        """Give a stream that goes on from here by itself."""
+        ...
+
 
 class VideoDecoder:
     """Decodes one video from its first latent on."""
@@ -49,13 +53,26 @@ class VideoDecoder:
         with self._model.vae_lock:
             return to_frames(self._stream.decode(latent_BCTHW))
 
+    def fork(self) -> "VideoDecoder":
+        """Give a decoder that goes on from here by itself: what it decodes leaves this one as it is.
+
+        So a stream keeps the state behind each latent, and a branch goes on from the one it leaves (Speculative
+        Sampling, appendix C).
+        """
+        forked = VideoDecoder.__new__(VideoDecoder)
+        forked._model, forked._stream = self._model, self._stream.fork()
+        return forked
+
 
 class _TinyStream:
     """The tiny VAE looks at the latent before."""
 
-    def __init__(self, vae: AutoencoderKLTiny) -> None:
+    def __init__(self, vae: AutoencoderKLTiny, previous_BC1HW: Tensor | None = None) -> None:
         self._vae = vae
-        self._previous_BC1HW: Tensor | None = None
+        self._previous_BC1HW = previous_BC1HW
+
+    def fork(self) -> "_TinyStream":
+        return _TinyStream(self._vae, self._previous_BC1HW)
 
     def decode(self, latent_BCTHW: Tensor) -> Tensor:
         video = self._vae.decode_group(latent_BCTHW, self._previous_BC1HW).clamp(-1, 1)
@@ -69,8 +86,14 @@ class _WanStream:
     def __init__(self, vae: Any) -> None:
         self._vae = vae
         vae.clear_cache()
-        self._features = [None] * vae._conv_num
+        self._features: list[Any] = [None] * vae._conv_num
         self._is_first = True
+
+    def fork(self) -> "_WanStream":
+        forked = _WanStream(self._vae)
+        # The list is written to, what it holds is not: every call puts new tensors in their place.
+        forked._features, forked._is_first = list(self._features), self._is_first
+        return forked
 
     def decode(self, latent_BCTHW: Tensor) -> Tensor:
         hidden_BCTHW = self._vae.post_quant_conv(latent_BCTHW)
