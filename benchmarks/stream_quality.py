@@ -9,6 +9,7 @@ Shape letters: F frames, H, W pixels, C colour channels.
 """
 
 import dataclasses
+import itertools
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -94,7 +95,7 @@ def attributes(frames_FHWC: Frames, scene: SceneSpec) -> float:
 
 def steps_of(chunks: Sequence[Frames]) -> tuple[float, float]:
     """Give the mean change from frame to frame across seams and inside chunks, in levels of 255."""
-    seams = [_change(before[-1:], after[:1]) for before, after in zip(chunks, chunks[1:], strict=False)]
+    seams = [_change(before[-1:], after[:1]) for before, after in itertools.pairwise(chunks)]
     inside = [_change(chunk[:-1], chunk[1:]) for chunk in chunks if len(chunk) > 1]
     return statistics.fmean(seams), statistics.fmean(inside)
 
