@@ -21,6 +21,8 @@ class FragmentWriter:
     """Writes the pieces of one video, from its first frame on."""
 
     def __init__(self, *, fps: int, canvas_width: int, canvas_height: int) -> None:
+        if fps < 1:
+            raise ValueError(f"fps must be at least 1, got {fps}")
         self._fps, self._canvas = fps, Canvas(canvas_width, canvas_height)
         self._num_frames = self._num_pieces = 0
 
@@ -45,8 +47,8 @@ class Piece:
 
 def encode_piece(frames_THWC: Frames, *, fps: int, canvas: Canvas, first_frame: int, number: int) -> Piece:
     """Encode frames, 0 to 255, that are shown from `first_frame` on, as the piece of that number, from 0."""
-    if len(frames_THWC) < 1 or fps < 1:
-        raise ValueError(f"a piece needs a frame and a frame a second at least, got {len(frames_THWC)} and {fps}")
+    if len(frames_THWC) < 1:
+        raise ValueError("a piece needs at least one frame, got none")
     buffer = io.BytesIO()
     # Timestamps are left as they are, or every piece would begin at 0.
     options = {"movflags": _FLAGS, "fragment_index": str(number + 1), "avoid_negative_ts": "disabled"}
