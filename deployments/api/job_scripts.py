@@ -158,8 +158,10 @@ redis.call('SET', KEYS[2], '1', 'PX', ARGV[3])
 redis.call('ZREM', KEYS[3], ARGV[1])
 -- An expired key may have been taken over by a newer job: only our own goes.
 if held[2] and redis.call('HGET', held[2], 'id') == ARGV[1] then redis.call('DEL', held[2]) end
-redis.call('XACK', held[3], ARGV[4], held[1])
-redis.call('XDEL', held[3], held[1])
+if held[3] then -- a video that was added finished never waited in a queue
+  redis.call('XACK', held[3], ARGV[4], held[1])
+  redis.call('XDEL', held[3], held[1])
+end
 -- The sweep removes the files once more when no late writer can be left.
 redis.call('ZADD', KEYS[4], string.format('%.0f', now_ms + ARGV[3]), ARGV[2])
 return 1
