@@ -127,7 +127,7 @@ async def test_unknown_ids_are_404(http: httpx2.AsyncClient, video_id: str) -> N
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
-    [("GET", "/", 404), ("GET", "/v2/videos", 404), ("PUT", "/v1/videos", 405), ("PATCH", "/v1/videos/x", 405)],
+    [("GET", "/v1", 404), ("GET", "/v2/videos", 404), ("PUT", "/v1/videos", 405), ("PATCH", "/v1/videos/x", 405)],
 )
 async def test_paths_and_methods_that_are_not_there(
     http: httpx2.AsyncClient, method: str, path: str, status: int

@@ -25,13 +25,14 @@ def deployments_of(app: Application) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("values", "further"),
     [
-        ({}, {"MaskGenerator", "LongRenderer"}),
-        ({"masks": {"engine": "off"}}, {"LongRenderer"}),
-        ({"masks": {"engine": "off"}, "long": {"enabled": False}}, set()),
+        ({}, {"MaskGenerator", "LongRenderer", "Live"}),
+        ({"masks": {"engine": "off"}}, {"LongRenderer", "Live"}),
+        ({"masks": {"engine": "off"}, "long": {"enabled": False}}, {"Live"}),
+        ({"live": {"enabled": False}}, {"MaskGenerator", "LongRenderer"}),
         ({"preset": "wan2.1-t2v-1.3b"}, set()),
-        ({"diff": LLM}, {"MaskGenerator", "DiffExtractor", "LongRenderer"}),
-        ({"diff": LLM, "masks": {"engine": "off"}}, {"DiffExtractor", "LongRenderer"}),
-        ({"diff": LLM, "reuse": False}, {"LongRenderer"}),
+        ({"diff": LLM}, {"MaskGenerator", "DiffExtractor", "LongRenderer", "Live"}),
+        ({"diff": LLM, "masks": {"engine": "off"}}, {"DiffExtractor", "LongRenderer", "Live"}),
+        ({"diff": LLM, "reuse": False}, {"LongRenderer", "Live"}),
     ],
 )
 def test_parts_that_only_some_need_are_there_for_them(values: dict[str, Any], further: set[str]) -> None:
@@ -54,3 +55,13 @@ def test_the_mask_generator_gets_what_its_section_reserves() -> None:
 def test_one_replica_of_each_fits_on_two_cpus() -> None:
     bound = deployments_of(build_app(AppConfig.model_validate({"diff": LLM}))).values()
     assert sum(each.ray_actor_options["num_cpus"] for each in bound) <= 2
+
+
+def test_a_group_of_streams_gets_what_its_section_says() -> None:
+    live = {"num_groups": 2, "num_denoisers": 3, "decodes_apart": True, "chunk_latents": 4, "fps": 16, "num_gpus": 1}
+    bound = deployments_of(build_app(AppConfig.model_validate({"live": live | {"fallback": "drop"}})))["Live"]
+    assert bound.num_replicas == 2
+    config = bound.init_args[0]
+    assert (config.workers.num_denoisers, config.workers.decodes_apart, config.workers.num_gpus) == (3, True, 1)
+    assert (config.workers.worker.preset.chunk_latents, config.workers.worker.preset.latent_s) == (4, 0.25)
+    assert config.group.session.fallback == "drop"
