@@ -10,9 +10,10 @@ import collections
 import contextlib
 import dataclasses
 import logging
+import pathlib
 import secrets
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final, Protocol
+from typing import IO, Any, Final, Protocol
 
 from actors.live_messages import ChunkSpec, Frames, LiveFacts, MediaFormat, Output, ReadyGroup, Recording, StreamSpec
 from reprise.speculative.estimator import EstimatorConfig
@@ -35,7 +36,7 @@ from reprise.speculative.events import (
     Wake,
 )
 from reprise.speculative.latency import Commitment
-from reprise.speculative.log import Step
+from reprise.speculative.log import Step, header_line, step_line
 from reprise.speculative.machine import EPSILON_S, MachineConfig, StreamMachine
 
 logger = logging.getLogger(__name__)
@@ -69,8 +70,8 @@ class SessionConfig:
     vanished_s: float = 30.0
     """A stream that nobody has read from for so long ends; until then a viewer may come back."""
     max_stream_s: float = 3600.0
-    log_steps: int = 100_000
-    """Steps of the event log that are kept, the oldest are dropped."""
+    log_folder: str | None = None
+    """Where every stream writes its event log, a line a step; None writes none."""
 
 
 class Viewer:
@@ -149,7 +150,7 @@ class StreamSession:
             fallback=config.fallback,
         )
         self.machine = StreamMachine(self.machine_config)
-        self.steps: collections.deque[Step] = collections.deque(maxlen=config.log_steps)
+        self._log: IO[str] | None = None
         self._shown: list[bytes] = []
         """The MP4 of what was shown, in pieces, where it is kept."""
         self._last_prompt = spec.prompt
@@ -217,6 +218,7 @@ class StreamSession:
     async def run(self) -> None:
         """Play until stopped, unwatched or as long as a stream may be."""
         self.accept(self.spec.prompt, sequence=self.spec.sequence, event_id=self.spec.event_id)
+        self._open_log()
         try:
             while self.end_reason is None:
                 event = await self._next_event()
@@ -227,6 +229,16 @@ class StreamSession:
             self.end_reason = self.end_reason or "error"
             if self._job is not None:
                 self._job.cancel()
+            if self._log is not None:
+                self._log.close()
+
+    def _open_log(self) -> None:
+        if self._config.log_folder is None:
+            return
+        folder = pathlib.Path(self._config.log_folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._log = (folder / f"{self.id}.jsonl").open("w", buffering=1)
+        self._log.write(header_line(self.machine_config) + "\n")
 
     def tell_done(self, video_id: str | None) -> None:
         """Tell all viewers that it is over, and as what video it is kept."""
@@ -261,7 +273,8 @@ class StreamSession:
         if isinstance(event, Tick) and (self.machine.tick_at is None or now < self.machine.tick_at - EPSILON_S):
             return  # what came before it has changed what is due
         commands = self.machine.feed(event, now)
-        self.steps.append(Step(now, event, tuple(commands)))
+        if self._log is not None:
+            self._log.write(step_line(Step(now, event, tuple(commands))) + "\n")
         if isinstance(event, Update):
             self._acknowledge(event.version)
         for command in commands:

@@ -181,8 +181,8 @@ def summary_of(rows: Sequence[dict[str, Scalar]], costs: dict[str, ChunkCosts]) 
 def main() -> None:
     """Run the benchmark."""
     parser = argument_parser(__doc__ or "")
-    parser.add_argument("--traces", type=int, default=30, help="of each frequency, in simulated time")
-    parser.add_argument("--real", type=int, default=4, help="traces in real time, a minute each per arm")
+    parser.add_argument("--traces", type=int, default=300, help="of each frequency, simulated; the paper has 30")
+    parser.add_argument("--real", type=int, default=3, help="traces in real time, a minute each per arm")
     parser.add_argument("--short", type=int, default=2, help="latents of a short chunk")
     parser.add_argument("--long", type=int, default=8, help="latents of a long chunk")
     parser.add_argument("--calls", type=int, default=24, help="calls of each length that are measured")

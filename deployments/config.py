@@ -147,6 +147,8 @@ class LiveSection(Section):
     vanished_s: float = Field(30.0, gt=0)
     """A stream that nobody has watched for so long ends; until then a viewer may come back."""
     max_stream_s: float = Field(3600.0, gt=0)
+    event_logs: bool = False
+    """Write every stream's event log into `streams` in `data_dir`; prompts are not in it."""
     num_cpus: float = Field(0.1, ge=0)
     """Of each worker, as is num_gpus."""
     num_gpus: float = Field(0.0, ge=0)
@@ -293,7 +295,11 @@ class AppConfig(Section):
         chunk_latents = live.chunk_latents or preset.chunk_latents
         preset = dataclasses.replace(preset, chunk_latents=chunk_latents, fps=live.fps or preset.fps)
         session = SessionConfig(
-            fallback=live.fallback, margin=live.margin, vanished_s=live.vanished_s, max_stream_s=live.max_stream_s
+            fallback=live.fallback,
+            margin=live.margin,
+            vanished_s=live.vanished_s,
+            max_stream_s=live.max_stream_s,
+            log_folder=str(self.data_path() / "streams") if live.event_logs else None,
         )
         return LiveConfig(
             group=GroupConfig(session=session, max_load=live.max_load),
