@@ -5,8 +5,7 @@ state. Beyond the table: after every event that leaves the slot free, the launch
 machine launches a job and is in Produce. The guard holds when a newer condition has a feasible boundary, or when what
 is predicted lasts no longer than a call takes. Standard library only; knows nothing about latents or prompts.
 
-Symbols: B `predictions`, V their jobs and indices, H `shown`, v `latest`, u `pending`, J `job`, p `cursor`,
-l_i `irrevocable`, l_l `locked`, n `end`, beta `origin`: position j is due at origin + j delta.
+The registers, by the paper's symbols, are in registers.py.
 """
 
 import dataclasses
@@ -33,6 +32,7 @@ from reprise.speculative.events import (
     Update,
 )
 from reprise.speculative.latency import Commitment
+from reprise.speculative.registers import Job, Prediction, Registers
 from reprise.speculative.transitions import TRANSITIONS, IllegalTransition
 
 EPSILON_S = 1e-9
@@ -65,63 +65,6 @@ class MachineConfig:
             )
         if self.first_groups is not None and not 1 <= self.first_groups <= self.chunk_groups:
             raise ValueError(f"first_groups={self.first_groups} must be in 1..chunk_groups={self.chunk_groups}")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Prediction:
-    """A ready group: the output of a job, made for a version."""
-
-    job: int
-    index: int
-    version: int
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
-    """The active sampling call."""
-
-    id: int
-    version: int
-    branch: int
-    num_groups: int
-    launched_at: float
-    is_first: bool
-    """Its time is that of a start, not of the steady state."""
-    num_ready: int = 0
-    first_ready_at: float | None = None
-
-
-@dataclasses.dataclass(kw_only=True, slots=True)
-class Registers:
-    """All that the machine remembers."""
-
-    predictions: dict[int, Prediction] = dataclasses.field(default_factory=dict)
-    """Ready groups by position, not delivered yet."""
-    stale: dict[int, Prediction] = dataclasses.field(default_factory=dict)
-    """What was replaced, while it may still stand in."""
-    shown: deque[Prediction] = dataclasses.field(default_factory=deque)
-    """The last groups that were delivered, for conditioning."""
-    latest: int | None = None
-    pending: int | None = None
-    """A version that no job was launched for yet."""
-    unseen: set[int] = dataclasses.field(default_factory=set)
-    """Accepted versions that may still be seen for the first time."""
-    job: Job | None = None
-    cursor: int = 0
-    """Next position to deliver."""
-    irrevocable: int = 0
-    locked: int = 0
-    """Exclusive end of what the active job continues."""
-    end: int = 0
-    """Exclusive end of what is predicted, or shown."""
-    origin: float | None = None
-    """When position 0 was due; moves when playback stands still. None before playback."""
-    is_frozen: bool = False
-    next_job: int = 0
-    failures: int = 0
-    """In a row."""
-    retry_at: float = -math.inf
-    now: float = -math.inf
 
 
 class StreamMachine:
