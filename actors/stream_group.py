@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 
 from actors.live_messages import ChunkSpec, LiveFacts, MediaFormat, Output, ReadyGroup, Recording, StreamSpec
 from actors.stream_session import SessionConfig, StreamSession
+from reprise.speculative.estimator import crowd_of
 
 logger = logging.getLogger(__name__)
 
@@ -136,6 +137,7 @@ class StreamGroup:
             raise StreamsFull(f"{count} streams run here, one more would take the workers to {100 * load:.0f} %")
         session = StreamSession(spec, self._facts, self._config.session, self)
         self._sessions[session.token] = session
+        self._tell_crowd()
         task = asyncio.create_task(self._run(session))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -172,6 +174,11 @@ class StreamGroup:
                 return
         async for group in self._workers.decode(denoiser, chunk, sampled):
             yield group
+
+    def _tell_crowd(self) -> None:
+        calls = crowd_of(len(self._sessions), self._workers.num_denoisers) if self._sessions else 0.0
+        for session in self._sessions.values():
+            session.share(calls)
 
     def stats(self) -> dict[str, Any]:
         """Give what an operator asks for."""
@@ -211,6 +218,7 @@ class StreamGroup:
             # Viewers take what is left, `done` above all, before the token is forgotten.
             await asyncio.sleep(1.0)
             self._sessions.pop(session.token, None)
+            self._tell_crowd()
 
     async def _keep(self, session: StreamSession) -> str | None:
         """Hand over what is to be kept; its video's id, or None where there is nothing or it takes too long."""

@@ -19,6 +19,7 @@ from reprise.speculative.estimator import EstimatorConfig
 from reprise.speculative.events import (
     Applied,
     Command,
+    Crowd,
     Deliver,
     Discard,
     Event,
@@ -153,6 +154,10 @@ class StreamSession:
             num_frames=len(self._shown) * self.facts.group_frames,
             mp4=b"".join(self._shown),
         )
+
+    def share(self, calls: float) -> None:
+        """Take for how many calls of other streams one of this may have to wait."""
+        self._inbox.put_nowait(Crowd(calls))
 
     def stop(self, reason: str) -> None:
         """End the stream; `run` returns."""

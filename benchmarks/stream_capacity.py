@@ -35,7 +35,7 @@ def try_streams(costs: ChunkCosts, commitment: Commitment, count: int, *, seed: 
         "streams": count,
         "l95_s": quantile(responses, 0.95),
         "stalls": sum(report.num_stalls for report in reports),
-        "activity": sum(report.busy_s for report in reports) / TRACE_S,
+        "activity": sum(report.num_calls for report in reports) * costs.compute_s / TRACE_S,
     }
 
 

@@ -6,13 +6,14 @@ Shared by the benchmarks of streams; measures nothing when imported.
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from actors.live_messages import ChunkSpec, LiveWorkerConfig, MediaFormat
 from actors.live_worker import LiveWorker
 from reprise.speculative.estimator import EstimatorConfig
-from reprise.speculative.events import Fallback, Launch
+from reprise.speculative.events import Fallback, Finish, Launch, Ready
 from reprise.speculative.latency import Commitment
+from reprise.speculative.log import replay
 from reprise.speculative.machine import MachineConfig
 from reprise.speculative.simulation import Call
 from reprise.wan.live_presets import LivePreset
@@ -50,6 +51,22 @@ class ChunkCosts:
         """Let simulated calls take what the measured ones took, one after the other and over again."""
         calls = itertools.cycle(self.calls)
         return lambda _: next(calls)
+
+
+def read_costs(logs: Iterable[str], preset: LivePreset) -> ChunkCosts:
+    """Take what calls took out of the event logs of real streams; each stream's first call is left out."""
+    calls: list[Call] = []
+    for log in logs:
+        launched: dict[int, float] = {}
+        ready: dict[int, list[float]] = {}
+        for step in replay(log.splitlines()):
+            match step.event:
+                case Ready(job=job, count=count):
+                    ready.setdefault(job, []).extend([step.now - launched[job]] * count)
+                case Finish(job=job) if job > 0:
+                    calls.append(Call(ready_s=ready[job], slot_s=step.now - launched[job]))
+            launched |= {command.job: step.now for command in step.commands if isinstance(command, Launch)}
+    return ChunkCosts(chunk_latents=preset.chunk_latents, group_s=preset.latent_s, calls=calls)
 
 
 def measure_chunks(preset: LivePreset, *, num_calls: int) -> ChunkCosts:

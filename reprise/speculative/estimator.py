@@ -7,6 +7,7 @@ library only; knows nothing about what a call computes.
 import dataclasses
 import math
 from collections import deque
+from typing import Final
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,11 +53,10 @@ class ComputeEstimator:
     def lead_s(self) -> float:
         """Give how long before the end of what is predicted a call must begin: no slower call than was seen may stall.
 
-        Longer than `first_s`, since here being early costs nothing and being late a stall.
+        Longer than `first_s`, since here being early costs nothing and being late a stall; so the value from before
+        anything was measured counts too.
         """
-        if not self._first:
-            return self.first_s
-        return max(self._first) * (1 + self._config.margin)
+        return max(self._config.initial_s, *self._first) * (1 + self._config.margin) if self._first else self.first_s
 
     @property
     def whole_s(self) -> float:
@@ -68,3 +68,12 @@ class ComputeEstimator:
             return self._config.initial_s * (1 + self._config.margin)
         rank = math.ceil(self._config.quantile * len(observed)) - 1
         return sorted(observed)[rank] * (1 + self._config.margin)
+
+
+MOST_WAITED_FOR: Final = 3
+"""Calls of others that a stream leaves room for, in however large a crowd: rarely do more come at once."""
+
+
+def crowd_of(num_streams: int, num_workers: int) -> float:
+    """Give for how many calls of others a stream of a group may have to wait."""
+    return min(num_streams - 1, MOST_WAITED_FOR) / num_workers

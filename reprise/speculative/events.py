@@ -56,7 +56,14 @@ class Wake:
     """Time has passed; look again whether to launch."""
 
 
-Event = Update | Ready | Finish | Fail | Tick | Wake
+@dataclasses.dataclass(frozen=True, slots=True)
+class Crowd:
+    """The worker is shared: a call may have to wait for so many calls of others."""
+
+    calls: float
+
+
+Event = Update | Ready | Finish | Fail | Tick | Wake | Crowd
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

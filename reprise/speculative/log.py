@@ -13,6 +13,7 @@ from reprise.speculative.estimator import EstimatorConfig
 from reprise.speculative.events import (
     Applied,
     Command,
+    Crowd,
     Deliver,
     Discard,
     Event,
@@ -31,7 +32,7 @@ from reprise.speculative.events import (
 from reprise.speculative.latency import Commitment
 from reprise.speculative.machine import MachineConfig, StreamMachine
 
-_EVENTS: Final = {kind.__name__: kind for kind in (Update, Ready, Finish, Fail, Tick, Wake)}
+_EVENTS: Final = {kind.__name__: kind for kind in (Update, Ready, Finish, Fail, Tick, Wake, Crowd)}
 _COMMANDS: Final = (Launch, Start, Deliver, Applied, Underrun, Supersede, Discard)
 
 

@@ -16,6 +16,7 @@ from reprise.speculative.estimator import ComputeEstimator, EstimatorConfig
 from reprise.speculative.events import (
     Applied,
     Command,
+    Crowd,
     Deliver,
     Discard,
     Event,
@@ -92,8 +93,13 @@ class StreamMachine:
         r = self.registers
         if r.job is not None or r.latest is None:
             return None
-        due = -math.inf if r.origin is None else self.deadline(r.end) - self.estimator.lead_s
+        due = -math.inf if r.origin is None else self.deadline(r.end) - self.lead_s
         return max(due, r.retry_at, r.now)
+
+    @property
+    def lead_s(self) -> float:
+        """Give how long before the end of what is predicted a call begins, waits for others included."""
+        return self.estimator.lead_s + self.registers.crowd * self.estimator.whole_s
 
     @property
     def expected_position(self) -> int | None:
@@ -135,6 +141,8 @@ class StreamMachine:
                 self._fail(now)
             case Tick():
                 self._deliver_due(commands)
+            case Crowd():
+                self.registers.crowd = event.calls
         branch = self._guard(now)
         if branch is not None:
             self._launch(branch, now, commands)
@@ -151,6 +159,8 @@ class StreamMachine:
             why = f"time goes back from {r.now} to {now}"
         elif isinstance(event, Update) and r.latest is not None and event.version <= r.latest:
             why = f"version {r.latest} has been accepted"
+        elif isinstance(event, Crowd) and event.calls < 0:
+            why = "a crowd is no less than nobody"
         elif isinstance(event, Tick):
             if self.tick_at is None:
                 why = "nothing plays"
@@ -268,7 +278,7 @@ class StreamMachine:
             branch = self._earliest_feasible(now)
             if branch is not None:
                 return branch
-        if self.deadline(r.end) - now > self.estimator.lead_s + EPSILON_S:
+        if self.deadline(r.end) - now > self.lead_s + EPSILON_S:
             return None
         if self.config.fallback is not Fallback.DROP:
             return r.end

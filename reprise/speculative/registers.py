@@ -59,6 +59,8 @@ class Registers:
     origin: float | None = None
     """When position 0 was due; moves when playback stands still. None before playback."""
     is_frozen: bool = False
+    crowd: float = 0.0
+    """Calls of other streams that one of this stream may have to wait for."""
     next_job: int = 0
     failures: int = 0
     """In a row."""

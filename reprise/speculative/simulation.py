@@ -10,7 +10,8 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from reprise.speculative.events import Command, Event, Fail, Finish, Launch, Ready, Start, Tick, Update, Wake
+from reprise.speculative.estimator import crowd_of
+from reprise.speculative.events import Command, Crowd, Event, Fail, Finish, Launch, Ready, Start, Tick, Update, Wake
 from reprise.speculative.log import Step
 from reprise.speculative.machine import MachineConfig, StreamMachine
 
@@ -81,6 +82,7 @@ class _Group:
         self._free_at = 0.0
         self._order = itertools.count()
         for number, player in enumerate(self.players):
+            self._push(player.trace.begin_s, 1, number, Crowd(crowd_of(len(traces), 1)))
             self._push(player.trace.begin_s, 1, number, Update(0))
 
     def run(self) -> None:

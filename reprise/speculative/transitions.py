@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Final
 
-from reprise.speculative.events import Event, Fail, Finish, Ready, StreamState, Tick, Update, Wake
+from reprise.speculative.events import Crowd, Event, Fail, Finish, Ready, StreamState, Tick, Update, Wake
 
 PRODUCE, CONSUME = StreamState.PRODUCE, StreamState.CONSUME
 
@@ -26,10 +26,12 @@ TRANSITIONS: Final[Mapping[tuple[StreamState, type[Event]], Transition]] = {
     (CONSUME, Update): Transition((CONSUME, PRODUCE), "accept the condition"),
     (CONSUME, Tick): Transition((CONSUME, PRODUCE), "deliver the group that is due"),
     (CONSUME, Wake): Transition((CONSUME, PRODUCE), "look at the clock"),
+    (CONSUME, Crowd): Transition((CONSUME, PRODUCE), "lead by more, or by less"),
     (PRODUCE, Update): Transition((PRODUCE,), "accept the condition, for the next job"),
     (PRODUCE, Ready): Transition((PRODUCE,), "publish groups of the job"),
     (PRODUCE, Tick): Transition((PRODUCE,), "deliver the group that is due"),
     (PRODUCE, Wake): Transition((PRODUCE,), "look at the clock"),
+    (PRODUCE, Crowd): Transition((PRODUCE,), "lead by more, or by less"),
     (PRODUCE, Finish): Transition((CONSUME, PRODUCE), "release the slot"),
     (PRODUCE, Fail): Transition((CONSUME, PRODUCE), "release the slot, keep the condition pending"),
 }

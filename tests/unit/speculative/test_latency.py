@@ -82,7 +82,9 @@ def test_an_estimate_covers_most_of_the_last_calls_and_a_margin() -> None:
         estimator.observe(first_s=first_s / 10, whole_s=first_s)
     assert estimator.first_s == pytest.approx(1.9 * 1.1), "the ninth of the last ten"
     assert estimator.whole_s == pytest.approx(19 * 1.1)
-    assert estimator.lead_s == pytest.approx(2.0 * 1.1), "the slowest of them"
+    assert estimator.lead_s == pytest.approx(2.0 * 1.1), "the slowest of them, and what was assumed at first"
+    estimator.observe(first_s=3.0, whole_s=3.0)
+    assert estimator.lead_s == pytest.approx(3.3)
 
 
 @pytest.mark.parametrize("change", [{"initial_s": 0}, {"window": 0}, {"quantile": 1.5}, {"margin": -1}])

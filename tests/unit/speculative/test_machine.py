@@ -8,6 +8,7 @@ from reprise.speculative.estimator import EstimatorConfig
 from reprise.speculative.events import (
     Applied,
     Command,
+    Crowd,
     Deliver,
     Discard,
     Event,
@@ -28,7 +29,7 @@ from reprise.speculative.latency import Commitment
 from reprise.speculative.machine import MachineConfig, StreamMachine
 from reprise.speculative.transitions import TRANSITIONS, IllegalTransition
 
-EVENTS = (Update(9), Ready(0), Finish(0), Fail(0), Tick(), Wake())
+EVENTS = (Update(9), Ready(0), Finish(0), Fail(0), Tick(), Wake(), Crowd(1.0))
 
 
 def new_machine(
@@ -77,6 +78,16 @@ def test_cached_groups_are_delivered_without_sampling_until_the_refill_is_due() 
     assert machine.feed(Wake(), 12.4) == []
     refill = launch_of(machine.feed(Wake(), 12.5))
     assert (refill.branch, refill.replaced, refill.prefix, refill.deadline) == (4, range(4, 4), ((0, 3),), 14.0)
+
+
+def test_in_a_crowd_a_refill_begins_earlier_by_the_calls_it_may_wait_for() -> None:
+    machine = playing()
+    machine.feed(Crowd(2 / 3), 10.5)
+    assert machine.wake_at == 11.5, "4 groups end at 14, less 1.5 and two thirds of 1.5"
+    machine.feed(Tick(), 11.0)
+    assert launch_of(machine.feed(Wake(), 11.5)).branch == 4
+    with pytest.raises(IllegalTransition, match="crowd"):
+        machine.feed(Crowd(-1.0), 11.6)
 
 
 def test_a_change_replaces_from_the_earliest_position_that_a_call_can_make_in_time() -> None:

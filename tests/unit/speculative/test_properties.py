@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from reprise.speculative.estimator import EstimatorConfig
 from reprise.speculative.events import (
     Applied,
+    Crowd,
     Deliver,
     Discard,
     Event,
@@ -128,7 +129,7 @@ class AnyStream(RuleBasedStateMachine):
             first_due, last_due = self.now + machine.estimator.first_s, self.now + machine.estimator.whole_s - last_s
             assert all(due < max(first_due, last_due) for due in before), "the earliest that can be"
         elif not is_wanted:
-            assert machine.deadline(launch.branch) - self.now <= machine.estimator.lead_s + 1 + 1e-6
+            assert machine.deadline(launch.branch) - self.now <= machine.lead_s + 1 + 1e-6
         self.launches[launch.job] = launch
 
     def check_delivery(self, deliver: Deliver) -> None:
@@ -141,6 +142,10 @@ class AnyStream(RuleBasedStateMachine):
             step = deliver.position - self.delivered[-1].position
             assert step == 1 or (step > 1 and self.machine.config.fallback is Fallback.DROP)
         self.delivered.append(deliver)
+
+    @rule(calls=st.sampled_from([0.0, 0.5, 3.0]))
+    def others_come_or_go(self, calls: float) -> None:
+        self.feed(Crowd(calls))
 
     @rule()
     def change(self) -> None:
