@@ -124,6 +124,7 @@ class AnyStream(RuleBasedStateMachine):
             assert is_wanted
             assert machine.config.commitment is Commitment.GROUP
             assert launch.deadline >= self.now + machine.estimator.first_s - 1e-6
+            protected = machine.registers.irrevocable  # what was delivered by the same event is
             before = [machine.deadline(position) for position in range(protected, launch.branch)]
             last_s = machine.config.chunk_groups - 1
             first_due, last_due = self.now + machine.estimator.first_s, self.now + machine.estimator.whole_s - last_s
