@@ -36,6 +36,8 @@ class StreamSpec:
     event_id: str | None = None
     waits_for_chunk: bool = False
     """The baseline: a change applies at the next refill, nothing is replaced."""
+    media: MediaFormat = MediaFormat.MP4
+    """Of the viewer that begins it; one that joins with another gets what is sampled from then on."""
     record: bool = False
     tenant: str = "default"
 

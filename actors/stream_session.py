@@ -225,7 +225,7 @@ class StreamSession:
         commands = self.machine.feed(event, now)
         if self._log is not None:
             self._log.write(step_line(Step(now, event, tuple(commands))) + "\n")
-        if isinstance(event, Update):
+        if isinstance(event, Update) and event.version != self.spec.sequence:  # the first one is in `started`
             self._acknowledge(event.version)
         for command in commands:
             self._carry_out(command, now)
@@ -268,7 +268,8 @@ class StreamSession:
 
     def _launch(self, launch: Launch) -> None:
         boundary: Frames | None = self._groups[launch.prefix[-1]].last_HWC if launch.prefix else None
-        formats = {viewer.media for viewer in self.viewers.values()} | {MediaFormat.MP4}
+        formats = {viewer.media for viewer in self.viewers.values()} | {self.spec.media}
+        formats |= {MediaFormat.MP4} if self.spec.record else set()
         chunk = ChunkSpec(
             prompt=self._prompts[launch.version][0],
             seed=self.spec.seed,

@@ -14,14 +14,16 @@ from actors.messages import ClipRequest
 from deployments.api.artifacts import ArtifactStore, Variant
 from deployments.api.facts import ReuseFacts, effective_parameters
 from deployments.api.jobs import JobStore
+from deployments.api.limits import canvas_of
 from reprise.chorus.plan import ReuseMode
 
 
 async def keep_recording(
-    recording: Recording, jobs: JobStore, artifacts: ArtifactStore, *, max_sequence_length: int
+    recording: Recording, jobs: JobStore, artifacts: ArtifactStore, *, size: str, max_sequence_length: int
 ) -> str:
-    """Store a recording and give its video's id; raises what the stores raise."""
-    files = await asyncio.to_thread(rewrite, recording)
+    """Store a recording, on a canvas of a size of the API, and give its video's id; raises what the stores raise."""
+    canvas_width, canvas_height = canvas_of(size)
+    files = await asyncio.to_thread(rewrite, recording, canvas_width, canvas_height)
     spec, facts = recording.spec, recording.facts
 
     async def put_files(video_id: str) -> None:
@@ -38,8 +40,8 @@ async def keep_recording(
         height=facts.height,
         num_frames=recording.num_frames,
         fps=facts.fps,
-        canvas_width=facts.width,
-        canvas_height=facts.height,
+        canvas_width=canvas_width,
+        canvas_height=canvas_height,
         reuse=ReuseMode.OFF,
     )
     reuse = ReuseFacts(effective=effective_parameters(request, max_sequence_length=max_sequence_length))
@@ -47,13 +49,15 @@ async def keep_recording(
     return job.id
 
 
-def rewrite(recording: Recording) -> dict[str, bytes]:
+def rewrite(recording: Recording, canvas_width: int, canvas_height: int) -> dict[str, bytes]:
     """Turn fragments into the files of a finished video, frame by frame."""
-    facts = recording.facts
     with (
         av.open(io.BytesIO(recording.mp4)) as container,
         MediaWriter(
-            fps=facts.fps, canvas_width=facts.width, canvas_height=facts.height, num_frames=recording.num_frames
+            fps=recording.facts.fps,
+            canvas_width=canvas_width,
+            canvas_height=canvas_height,
+            num_frames=recording.num_frames,
         ) as writer,
     ):
         for frame in container.decode(video=0):

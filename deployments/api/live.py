@@ -109,6 +109,7 @@ class _Connection:
                     sequence=start.sequence,
                     event_id=start.event_id,
                     waits_for_chunk=start.commitment == "chunk",
+                    media=start.format,
                     record=start.record,
                     tenant=tenant_of(),
                 )

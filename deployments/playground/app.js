@@ -17,7 +17,7 @@ function select(tab) {
     other.tabIndex = isOpen ? 0 : -1;
     document.getElementById(other.getAttribute("aria-controls")).hidden = !isOpen;
   }
-  location.hash = tab.getAttribute("aria-controls");
+  history.replaceState(null, "", `#${tab.getAttribute("aria-controls")}`); // setting the hash would take the focus away
   opened.get(tab.getAttribute("aria-controls"))?.();
 }
 

@@ -37,6 +37,7 @@ class LiveDeployment:
         self._facts: LiveFacts = await self._group.start.remote()
         self._jobs = JobStore.connect(await store_url(store), config.job_store_config())
         self._artifacts = ArtifactStore(config.artifacts())
+        self._size = config.model_preset().default_size
         self._max_sequence_length = live.workers.worker.preset.model.max_sequence_length
         self._keeping = asyncio.create_task(self._keep_recordings())
 
@@ -59,7 +60,11 @@ class LiveDeployment:
                 recording = await self._group.next_recording.remote(RECORDING_WAIT_S)
                 if recording is not None:
                     video_id = await keep_recording(
-                        recording, self._jobs, self._artifacts, max_sequence_length=self._max_sequence_length
+                        recording,
+                        self._jobs,
+                        self._artifacts,
+                        size=self._size,
+                        max_sequence_length=self._max_sequence_length,
                     )
                     await self._group.kept.remote(recording.stream_id, video_id)
             except RayActorError:

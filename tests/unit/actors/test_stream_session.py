@@ -71,7 +71,7 @@ def test_a_change_is_acknowledged_applied_and_replaces_only_what_was_not_shown()
         assert len(frames) == pytest.approx(2 * 15, abs=2)
         gaps = gaps_of(watcher)
         assert gaps == pytest.approx([0.5] * len(gaps))
-        _, acknowledged = watcher.of("acknowledged")
+        (acknowledged,) = watcher.of("acknowledged")
         applied = watcher.of("applied")[1]
         (replaced,) = watcher.of("replaced")
         assert (acknowledged["sequence"], acknowledged["event_id"]) == (3, "mine")
@@ -228,6 +228,18 @@ def test_a_second_viewer_joins_with_a_header_of_its_own_and_in_its_own_format() 
         assert second.shown[0].removeprefix(b"header ") in first.shown
         assert third.of("commit")
         assert all(len(output.parts) == 4 for _, output in third.outputs if output.parts)
+
+    run_virtually(play())
+
+
+def test_a_viewer_of_pictures_sees_the_stream_from_its_first_group() -> None:
+    async def play() -> None:
+        group, token = await begin(FakeWorkers(), spec=dataclasses.replace(SPEC, media=MediaFormat.JPEG))
+        watcher = Watcher(group, token, MediaFormat.JPEG)
+        await asyncio.sleep(3.0)
+        group.stop(token)
+        await watcher.task
+        assert watcher.of("commit")[0]["frame"] == 0
 
     run_virtually(play())
 

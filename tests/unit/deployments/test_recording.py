@@ -43,10 +43,15 @@ def recording(groups: int = 3) -> Recording:
 
 async def test_what_was_shown_is_a_finished_video_with_every_file(jobs: JobStore, tmp_path: pathlib.Path) -> None:
     artifacts = ArtifactStore(str(tmp_path))
-    video_id = await keep_recording(recording(), jobs, artifacts, max_sequence_length=48)
+    video_id = await keep_recording(recording(), jobs, artifacts, size="720x1280", max_sequence_length=48)
     job = await jobs.get("default", video_id)
     assert job is not None
-    assert (job.status, job.progress, job.model, job.size) == (VideoStatus.COMPLETED, 100, "reprise-tiny-live", "32x32")
+    assert (job.status, job.progress, job.model, job.size) == (
+        VideoStatus.COMPLETED,
+        100,
+        "reprise-tiny-live",
+        "720x1280",
+    )
     assert (job.request.prompt, job.request.seed, job.request.num_frames) == ("a red circle", 9, 12)
     assert job.completed_at is not None
     assert job.expires_at > job.completed_at
@@ -70,11 +75,11 @@ async def test_a_recording_whose_files_cannot_be_stored_leaves_no_record(jobs: J
             raise OSError("no space left")
 
     with pytest.raises(OSError, match="no space"):
-        await keep_recording(recording(), jobs, Full("/nowhere"), max_sequence_length=48)
+        await keep_recording(recording(), jobs, Full("/nowhere"), size="720x1280", max_sequence_length=48)
     assert (await jobs.page("default", after=None, limit=10, order="desc")).jobs == ()
 
 
 async def test_a_recording_cut_short_is_refused(jobs: JobStore, tmp_path: pathlib.Path) -> None:
     broken = dataclasses.replace(recording(), num_frames=99)
     with pytest.raises(ValueError, match="expected 99 frames"):
-        await keep_recording(broken, jobs, ArtifactStore(str(tmp_path)), max_sequence_length=48)
+        await keep_recording(broken, jobs, ArtifactStore(str(tmp_path)), size="720x1280", max_sequence_length=48)
