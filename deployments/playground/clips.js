@@ -50,6 +50,8 @@ async function showSource(reuse) {
   if (reuse.region_phrase) drawMask(canvas, reuse);
 }
 
+let drawn = null;
+
 // The mask comes as one picture, frame below frame; it is drawn over the source as that plays.
 async function drawMask(canvas, reuse) {
   const response = await fetch(`v1/videos/${reuse.source_id}/mask?phrase=${encodeURIComponent(reuse.region_phrase)}`);
@@ -59,25 +61,29 @@ async function drawMask(canvas, reuse) {
   const video = $("source-video");
   const side = strip.height / frames;
   const tint = colour("accent");
-  function draw() {
-    if ($("source-figure").hidden || !document.body.contains(canvas)) return;
-    if (video.videoWidth) {
-      canvas.width = video.videoWidth;
-      canvas.height = video.videoHeight;
-      const scale = Math.floor(Math.min(canvas.width / strip.width, canvas.height / side));
-      const [width, height] = [strip.width * scale, side * scale];
-      const frame = Math.min(frames - 1, Math.floor((video.currentTime / video.duration) * frames) || 0);
-      const context = canvas.getContext("2d");
-      context.imageSmoothingEnabled = false;
-      context.drawImage(strip, 0, frame * side, strip.width, side, (canvas.width - width) / 2, (canvas.height - height) / 2, width, height);
-      context.globalCompositeOperation = "source-in";
-      context.fillStyle = tint;
-      context.fillRect(0, 0, canvas.width, canvas.height);
-      context.globalCompositeOperation = "source-over";
-    }
-    requestAnimationFrame(draw);
+  function draw(seconds) {
+    if (!video.videoWidth) return;
+    canvas.width = video.videoWidth;
+    canvas.height = video.videoHeight;
+    const scale = Math.floor(Math.min(canvas.width / strip.width, canvas.height / side));
+    const [width, height] = [strip.width * scale, side * scale];
+    const frame = Math.min(frames - 1, Math.round((seconds / video.duration) * frames) || 0);
+    const context = canvas.getContext("2d");
+    context.imageSmoothingEnabled = false;
+    context.drawImage(strip, 0, frame * side, strip.width, side, (canvas.width - width) / 2, (canvas.height - height) / 2, width, height);
+    context.globalCompositeOperation = "source-in";
+    context.fillStyle = tint;
+    context.fillRect(0, 0, canvas.width, canvas.height);
+    context.globalCompositeOperation = "source-over";
   }
-  draw();
+  // The time of the frame that is shown, which the clock of the video runs ahead of.
+  function next(_, shown) {
+    if ($("source-figure").hidden || strip !== drawn) return;
+    draw(shown.mediaTime);
+    video.requestVideoFrameCallback(next);
+  }
+  drawn = strip;
+  video.requestVideoFrameCallback(next);
 }
 
 function showResult(job) {

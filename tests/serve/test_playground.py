@@ -128,6 +128,7 @@ def test_the_cache_is_browsed_and_purged(page: "Page", screenshots: pathlib.Path
     page.click("#tab-cache")
     page.wait_for_selector("#cache-entries li")
     entry = page.locator("#cache-entries li", has_text="a large white star rests").first
+    page.wait_for_function("document.querySelector('#cache-entries img').naturalWidth > 0")
     page.screenshot(path=screenshots / "cache.png", full_page=True)
     entry.get_by_role("button", name="Purge").click()
     entry.wait_for(state="detached")
