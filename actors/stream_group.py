@@ -21,6 +21,7 @@ from reprise.speculative.estimator import crowd_of
 logger = logging.getLogger(__name__)
 
 KEEP_TIMEOUT_S: Final = 30.0
+_UNKNOWN: Final = "no stream has this token: it has ended, or never was"
 
 
 class StreamsFull(Exception):
@@ -145,7 +146,10 @@ class StreamGroup:
 
     def attach(self, token: str, media: MediaFormat) -> str:
         """Let a viewer watch; gives the viewer's id. Raises StreamUnknown, as all that take a token."""
-        return self._session(token).attach(media)
+        session = self._session(token)
+        if session.end_reason is not None:
+            raise StreamUnknown(_UNKNOWN)
+        return session.attach(media)
 
     def detach(self, token: str, viewer_id: str) -> None:
         """Forget a viewer."""
@@ -191,7 +195,7 @@ class StreamGroup:
     def _session(self, token: str) -> StreamSession:
         session = self._sessions.get(token)
         if session is None:
-            raise StreamUnknown("no stream has this token: it has ended, or never was")
+            raise StreamUnknown(_UNKNOWN)
         return session
 
     async def next_recording(self, wait_s: float) -> Recording | None:

@@ -7,7 +7,7 @@ that it was at fails. Knows nothing about when chunks are wanted.
 import asyncio
 import dataclasses
 from collections.abc import AsyncGenerator, Iterator
-from typing import Any
+from typing import Any, Final
 
 import ray
 from ray.util.placement_group import PlacementGroup, remove_placement_group
@@ -24,6 +24,9 @@ from actors.live_messages import (
 )
 from actors.placement import Bundle, bundle_options, place
 from actors.stream_group import GroupConfig, StreamGroup
+
+KIND: Final = "streams"
+"""Of the placement groups."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +89,7 @@ class StreamWorkers:
         count = config.num_denoisers + config.decodes_apart
         bundles = [Bundle(num_cpus=config.num_cpus, num_gpus=config.num_gpus)] * count
         self._group = await asyncio.to_thread(
-            place, bundles, strategy=config.strategy, timeout_s=config.place_timeout_s
+            place, bundles, kind=KIND, strategy=config.strategy, timeout_s=config.place_timeout_s
         )
         make = ray.remote(_Worker)
         self._actors = [

@@ -145,6 +145,7 @@ class Wavefront:
         config = self._config
         self._group = place(
             [Bundle(num_cpus=config.num_cpus, num_gpus=config.num_gpus)] * config.num_workers,
+            kind="wavefront",
             strategy=config.strategy,
             timeout_s=config.place_timeout_s,
         )
