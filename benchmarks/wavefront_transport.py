@@ -35,6 +35,13 @@ class Stage:
         return latent + 1
 
 
+def new_stages() -> list[Any]:
+    """Start the actors of one wavefront."""
+    stages = [Stage.remote() for _ in range(STAGES)]  # type: ignore[attr-defined]
+    ray.get([stage.__ray_ready__.remote() for stage in stages])
+    return stages
+
+
 def by_references(stages: list[Any], latent: torch.Tensor, chunks: int) -> float:
     """Give the seconds of all chunks by ordered actor calls."""
     begin, under_way = time.perf_counter(), []
@@ -86,9 +93,9 @@ def main() -> None:
         logging_level=logging.WARNING,
     )
     rows: list[dict[str, Scalar]] = []
-    plain, wired = ([Stage.remote() for _ in range(STAGES)] for _ in range(2))  # type: ignore[attr-defined]
+    plain = new_stages()
     for name, shape in SHAPES.items():
-        latent = torch.randn(shape)
+        latent, wired = torch.randn(shape), new_stages()
         graph = compile_graph(wired, latent.nbytes)
         ways = {"object references": (by_references, plain), "compiled graph": (by_graph, graph)}
         seconds: dict[str, list[float]] = {way: [] for way in ways}
@@ -97,7 +104,8 @@ def main() -> None:
                 took = run(through, latent, options.chunks)
                 if repeat:  # the first warms up
                     seconds[way].append(took)
-        graph.teardown()
+        for stage in wired:  # the graph's own teardown leaves them waiting for a channel
+            ray.kill(stage)
         rows += [
             {
                 "latents": name,

@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 HEALTH_TIMEOUT_S = 10.0
 RECORDING_WAIT_S = 30.0
+CLOSE_TIMEOUT_S = 10.0
 
 
 class LiveDeployment:
@@ -74,5 +75,10 @@ class LiveDeployment:
                 await asyncio.sleep(1.0)
 
     def __del__(self) -> None:
-        if hasattr(self, "_group"):
-            ray.kill(self._group)
+        if not hasattr(self, "_group"):
+            return
+        try:
+            ray.get(self._group.close.remote(), timeout=CLOSE_TIMEOUT_S)  # viewers are told, the workers given back
+        except Exception:  # whatever it is, the group ends now
+            logger.exception("a group of streams did not close by itself")
+        ray.kill(self._group)
