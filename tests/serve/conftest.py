@@ -67,6 +67,11 @@ class Server:
         latents = RedisLatentStore(connect(self.store_url, timeout_s=10.0), ttl_s=60)
         return latents.mask(TENANT, video_id, phrase)
 
+    def is_source(self, video_id: str) -> bool:
+        """Tell whether later requests find a video's latents; that is a little after its caller has it."""
+        client = connect(self.store_url, timeout_s=10.0)
+        return any(True for _ in client.scan_iter(match=f"reprise:entry:*:{video_id}"))
+
     def files(self, video_id: str) -> list[str]:
         """Give the names of a video's files."""
         folder = pathlib.Path(self.config.artifacts()) / TENANT / video_id
@@ -112,6 +117,7 @@ def _stop_store(server: Server) -> None:
 class Studio:
     """The official client, and clips in a partition of one test's own."""
 
+    server: Server
     client: OpenAI
     partition: str
 
@@ -123,6 +129,13 @@ class Studio:
     def make(self, prompt: str, **fields: Any) -> Video:
         """Post a short clip and wait for it."""
         return self.completed(self.create(prompt, **fields).id)
+
+    def source(self, prompt: str, **fields: Any) -> Video:
+        """Post a short clip and wait until it can be reused."""
+        video = self.make(prompt, **fields)
+        while not self.server.is_source(video.id):
+            time.sleep(0.05)
+        return video
 
     def completed(self, video_id: str) -> Video:
         """Wait until a job has completed."""
@@ -143,7 +156,7 @@ def studio(server: Server, request: pytest.FixtureRequest) -> Iterator[Studio]:
         api_key="unused", base_url=f"{server.url}/v1", timeout=60, max_retries=0, _strict_response_validation=True
     )
     with client:
-        yield Studio(client=client, partition=request.node.name)
+        yield Studio(server=server, client=client, partition=request.node.name)
 
 
 def facts_of(video: Video) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def test_it_is_ready_and_names_its_model(server: Server, studio: Studio) -> None
 
 
 def test_a_similar_prompt_starts_from_stored_latents(server: Server, studio: Studio) -> None:
-    source = studio.make(PROMPT, seed=1)
+    source = studio.source(PROMPT, seed=1)
     facts = facts_of(source)
     assert (facts["hit"], facts["reason"]) == (False, "empty_cache")
     assert (facts["steps_computed"], facts["steps_skipped"]) == (STEPS, 0)
@@ -42,7 +42,7 @@ def test_a_similar_prompt_starts_from_stored_latents(server: Server, studio: Stu
 
 
 def test_the_same_request_again_gives_its_clip_without_a_step(studio: Studio) -> None:
-    source = studio.make(PROMPT, seed=4)
+    source = studio.source(PROMPT, seed=4)
     for mode in ("chorus", "exact"):
         again = studio.make(PROMPT, seed=4, reuse={"mode": mode})
         facts = facts_of(again)
@@ -52,7 +52,7 @@ def test_the_same_request_again_gives_its_clip_without_a_step(studio: Studio) ->
 
 
 def test_a_mode_allows_what_it_says(studio: Studio) -> None:
-    source = studio.make(PROMPT, seed=1)
+    source = studio.source(PROMPT, seed=1)
     other = PROMPT.replace("red", "orange")
     exact = facts_of(studio.make(other, seed=2, reuse={"mode": "exact"}))
     assert (exact["hit"], exact["reason"]) == (False, "not_the_same")
@@ -65,7 +65,7 @@ def test_a_mode_allows_what_it_says(studio: Studio) -> None:
 
 
 def test_an_object_that_changes_is_denoised_within_its_mask(server: Server, studio: Studio) -> None:
-    source = studio.make(PROMPT, seed=1, num_inference_steps=20)
+    source = studio.source(PROMPT, seed=1, num_inference_steps=20)
     while server.mask(source.id, "large red circle") is None:  # made beside the next jobs
         time.sleep(0.05)
     star = PROMPT.replace("circle", "star")
@@ -95,7 +95,7 @@ def test_the_files_play(studio: Studio) -> None:
 
 
 def test_nothing_is_reused_of_a_deleted_video(server: Server, studio: Studio) -> None:
-    source = studio.make(PROMPT, seed=1)
+    source = studio.source(PROMPT, seed=1)
     assert facts_of(studio.make(SIMILAR, seed=2))["source_id"] == source.id
     assert studio.client.videos.delete(source.id).deleted
     assert server.latent_steps(source.id) == set()
@@ -120,7 +120,7 @@ def test_a_deleted_job_stops_and_the_next_one_runs(server: Server, studio: Studi
 
 
 def test_a_remix_starts_from_its_video_with_a_seed_of_its_own(studio: Studio) -> None:
-    source = studio.make(PROMPT, seed=1, num_inference_steps=20)  # enough that even the least score skips a step
+    source = studio.source(PROMPT, seed=1, num_inference_steps=20)  # enough that even the least score skips a step
     remix = studio.completed(studio.client.videos.remix(source.id, prompt=PROMPT).id)
     facts = facts_of(remix)
     assert (remix.remixed_from_video_id, facts["hit"], facts["source_id"]) == (source.id, True, source.id)

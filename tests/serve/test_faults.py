@@ -35,7 +35,7 @@ def denoiser_pids() -> list[int]:
 
 
 def test_a_restart_keeps_videos_jobs_and_what_can_be_reused(server: Server, studio: Studio) -> None:
-    source = studio.make(PROMPT, seed=1)
+    source = studio.source(PROMPT, seed=1)
     content = studio.client.videos.download_content(source.id).read()
     running, waiting = (studio.create(PROMPT, **ENDLESS | {"num_inference_steps": 30}) for _ in range(2))
     studio.wait(running.id, lambda video: video.progress > 0)

@@ -71,7 +71,9 @@ def is_playing(page: "Page", video: str) -> None:
     page.wait_for_function(f"document.getElementById('{video}').currentTime > 0.3", timeout=PATIENCE_MS)
 
 
-def test_a_clip_is_made_and_what_it_reused_is_shown(page: "Page", screenshots: pathlib.Path, studio: Studio) -> None:
+def test_a_clip_is_made_and_what_it_reused_is_shown(
+    page: "Page", screenshots: pathlib.Path, server: Server, studio: Studio
+) -> None:
     for prompt in (SHAPE, EDITED):
         page.fill("#clip-form [name=prompt]", prompt)
         page.fill("#clip-form [name=steps]", "8")
@@ -80,9 +82,9 @@ def test_a_clip_is_made_and_what_it_reused_is_shown(page: "Page", screenshots: p
         page.wait_for_function("document.getElementById('clip-facts').textContent.includes('Denoising')")
         is_playing(page, "clip-video")
         if prompt is SHAPE:  # masks of a source are made after its caller has it
-            video = studio.client.videos.list(limit=1).data[0]
-            page.wait_for_timeout(4000)
-            assert video.prompt == SHAPE
+            (video,) = [video for video in studio.client.videos.list(limit=100) if video.prompt == SHAPE]
+            while server.mask(video.id, "small red circle") is None:
+                page.wait_for_timeout(50)
     facts = page.inner_text("#clip-facts")
     assert "yes" in facts
     assert re.search(r"K1\s+[1-9]", facts)

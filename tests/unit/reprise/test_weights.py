@@ -16,7 +16,7 @@ def test_there_are_weights_of_every_part() -> None:
     folders = {str(path.parent.relative_to(WEIGHTS)) for path in FILES}
     tiny = {f"tiny/{part}" for part in ("text_encoder", "transformer", "vae")}
     long = {"tiny_long/transformer", *(f"tiny_long/roles/{role}" for role in Role)}
-    assert folders == tiny | long | {"tiny_4step/transformer", "tiny_clip", "tiny_segmenter"}
+    assert folders == tiny | long | {"tiny_4step/transformer", "tiny_live/transformer", "tiny_clip", "tiny_segmenter"}
 
 
 def test_all_weights_together_stay_under_60_mb() -> None:
