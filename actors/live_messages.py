@@ -50,7 +50,7 @@ class ChunkSpec:
     seed: int
     job: int
     branch: int
-    """Position of its first group; a group is one latent."""
+    """Position of its first group."""
     boundary_HWC: Frames | None = dataclasses.field(repr=False)
     """The frame before it; None begins from nothing."""
     formats: frozenset[MediaFormat]

@@ -18,7 +18,6 @@ from actors.engines.media import Canvas
 from actors.live_messages import ChunkSpec, Frames, LiveFacts, LiveWorkerConfig, MediaFormat, ReadyGroup
 from reprise.speculative.continuation import ChunkRequest, decode_groups, sample_chunk
 from reprise.wan.model import PromptEmbedding, WanModel, encode_prompt, load
-from reprise.wan.presets import TEMPORAL_STRIDE
 
 PROMPTS_KEPT: Final = 64
 JPEG_QUALITY: Final = 90
@@ -55,7 +54,9 @@ class LiveWorker:
     def decode(self, chunk: ChunkSpec, latent: Any) -> Iterator[ReadyGroup]:
         """Yield the groups of a sampled chunk, each as soon as it is decoded and encoded."""
         torch.set_num_threads(self._config.num_threads)
-        for index, frames_FHWC in enumerate(decode_groups(self._model, latent.to(self._model.device))):
+        size = self._config.preset.group_latents
+        groups = decode_groups(self._model, latent.to(self._model.device), group_latents=size)
+        for index, frames_FHWC in enumerate(groups):
             yield self._encode(frames_FHWC, chunk.branch + index, chunk.formats)
 
     def make(self, chunk: ChunkSpec) -> Iterator[ReadyGroup]:
@@ -86,8 +87,8 @@ class LiveWorker:
             width=width,
             height=height,
             fps=preset.fps,
-            group_frames=TEMPORAL_STRIDE,
-            chunk_groups=preset.chunk_latents,
+            group_frames=preset.group_frames,
+            chunk_groups=preset.chunk_groups,
             num_inference_steps=preset.model.num_inference_steps,
             guidance_scale=preset.model.guidance_scale,
             first_s=first_s,
@@ -101,7 +102,7 @@ class LiveWorker:
                 frames_FHWC,
                 fps=self._config.preset.fps,
                 canvas=self._canvas,
-                first_frame=position * TEMPORAL_STRIDE,
+                first_frame=position * self._config.preset.group_frames,
                 number=position,
             )
         if MediaFormat.JPEG in formats:

@@ -66,7 +66,7 @@ def read_costs(logs: Iterable[str], preset: LivePreset) -> ChunkCosts:
                 case Finish(job=job) if job > 0:
                     calls.append(Call(ready_s=ready[job], slot_s=step.now - launched[job]))
             launched |= {command.job: step.now for command in step.commands if isinstance(command, Launch)}
-    return ChunkCosts(chunk_latents=preset.chunk_latents, group_s=preset.latent_s, calls=calls)
+    return ChunkCosts(chunk_latents=preset.chunk_latents, group_s=preset.group_s, calls=calls)
 
 
 def measure_chunks(preset: LivePreset, *, num_calls: int) -> ChunkCosts:
@@ -88,4 +88,4 @@ def measure_chunks(preset: LivePreset, *, num_calls: int) -> ChunkCosts:
             boundary = group.last_HWC
         if job >= 0:
             calls.append(Call(ready_s=ready_s, slot_s=ready_s[-1]))
-    return ChunkCosts(chunk_latents=preset.chunk_latents, group_s=preset.latent_s, calls=calls)
+    return ChunkCosts(chunk_latents=preset.chunk_latents, group_s=preset.group_s, calls=calls)

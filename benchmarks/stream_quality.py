@@ -68,7 +68,7 @@ def boundary_image(chunk_latents: int) -> Arm:
             boundary = frames_FHWC[-1]
             yield frames_FHWC
 
-    return Arm(name="boundary image", chunk=chunk_latents, make=make, latent_s=preset.latent_s, fps=preset.fps)
+    return Arm(name="boundary image", chunk=chunk_latents, make=make, latent_s=preset.group_s, fps=preset.fps)
 
 
 def retained_kv() -> Arm:
@@ -82,7 +82,7 @@ def retained_kv() -> Arm:
             yield np.concatenate(list(stream.sample(encode_prompt(model.wan, prompt), job=job, branch=stream.end)))
 
     chunk = model.preset.chunk_latents
-    return Arm(name="retained KV", chunk=chunk, make=make, latent_s=live.latent_s, fps=live.fps)
+    return Arm(name="retained KV", chunk=chunk, make=make, latent_s=live.group_s, fps=live.fps)
 
 
 def attributes(frames_FHWC: Frames, scene: SceneSpec) -> float:

@@ -136,6 +136,8 @@ class LiveSection(Section):
     chunk_latents: int | None = Field(None, ge=1)
     """Latents of a sampling call, K; by default the preset's. More are sampled further ahead, and are discarded at a
     change; the wait for a change grows by what the longer call takes alone."""
+    group_latents: int = Field(1, ge=1)
+    """Latents that are delivered together, q: what is delivered cannot be replaced any more."""
     fps: int | None = Field(None, ge=1, le=60)
     """Frames a second at which streams play; by default the preset's."""
     fallback: Fallback = Fallback.STALE
@@ -250,6 +252,11 @@ class AppConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_live(self) -> Self:
+        self.live_config()
+        return self
+
+    @model_validator(mode="after")
     def _check_teacache(self) -> Self:
         if self.denoiser.teacache and self.model_preset().teacache is None:
             raise ValueError(f"denoiser.teacache: preset {self.preset} has no setting for it")
@@ -293,7 +300,9 @@ class AppConfig(Section):
             return None
         preset = make()
         chunk_latents = live.chunk_latents or preset.chunk_latents
-        preset = dataclasses.replace(preset, chunk_latents=chunk_latents, fps=live.fps or preset.fps)
+        preset = dataclasses.replace(
+            preset, chunk_latents=chunk_latents, group_latents=live.group_latents, fps=live.fps or preset.fps
+        )
         session = SessionConfig(
             fallback=live.fallback,
             margin=live.margin,

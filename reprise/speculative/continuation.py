@@ -82,9 +82,9 @@ def sample_chunk(
     return reached.latent_BCTHW
 
 
-def decode_groups(model: WanModel, latent_BCTHW: Tensor) -> Iterator[Frames]:
-    """Yield the frames_FHWC of each latent after the first, as soon as they are decoded."""
+def decode_groups(model: WanModel, latent_BCTHW: Tensor, *, group_latents: int = 1) -> Iterator[Frames]:
+    """Yield the frames_FHWC of each group of latents after the first one, as soon as they are decoded."""
     decoder = VideoDecoder(model)
     decoder.decode(latent_BCTHW[:, :, :1])  # the boundary frame once more
-    for index in range(1, latent_BCTHW.shape[2]):
-        yield decoder.decode(latent_BCTHW[:, :, index : index + 1])
+    for group_BCTHW in torch.split(latent_BCTHW[:, :, 1:], group_latents, 2):
+        yield decoder.decode(group_BCTHW)

@@ -17,15 +17,34 @@ class LivePreset:
     """Latents that a sampling call makes after the boundary frame, K."""
     fps: int
     """Frames a second at which the stream is shown."""
+    group_latents: int = 1
+    """Latents that are delivered together, q."""
 
     def __post_init__(self) -> None:
-        if self.chunk_latents < 1 or self.fps < 1:
-            raise ValueError(f"expected chunk_latents >= 1 and fps >= 1, got {self.chunk_latents} and {self.fps}")
+        if self.chunk_latents < 1 or self.fps < 1 or self.group_latents < 1:
+            raise ValueError(
+                "expected chunk_latents >= 1, fps >= 1 and group_latents >= 1, got "
+                f"{self.chunk_latents}, {self.fps} and {self.group_latents}"
+            )
+        if self.chunk_latents % self.group_latents:
+            raise ValueError(
+                f"chunk_latents={self.chunk_latents} must be a multiple of group_latents={self.group_latents}"
+            )
 
     @property
-    def latent_s(self) -> float:
-        """Give the seconds that one latent plays, delta."""
-        return TEMPORAL_STRIDE / self.fps
+    def chunk_groups(self) -> int:
+        """Give the groups of one call."""
+        return self.chunk_latents // self.group_latents
+
+    @property
+    def group_frames(self) -> int:
+        """Give the frames of one group."""
+        return self.group_latents * TEMPORAL_STRIDE
+
+    @property
+    def group_s(self) -> float:
+        """Give the seconds that one group plays, delta where q is 1."""
+        return self.group_frames / self.fps
 
     @property
     def num_frames(self) -> int:

@@ -59,9 +59,12 @@ def test_one_replica_of_each_fits_on_two_cpus() -> None:
 
 def test_a_group_of_streams_gets_what_its_section_says() -> None:
     live = {"num_groups": 2, "num_denoisers": 3, "decodes_apart": True, "chunk_latents": 4, "fps": 16, "num_gpus": 1}
+    live |= {"group_latents": 2}
     bound = deployments_of(build_app(AppConfig.model_validate({"live": live | {"fallback": "drop"}})))["Live"]
     assert bound.num_replicas == 2
     config = bound.init_args[0]
     assert (config.workers.num_denoisers, config.workers.decodes_apart, config.workers.num_gpus) == (3, True, 1)
-    assert (config.workers.worker.preset.chunk_latents, config.workers.worker.preset.latent_s) == (4, 0.25)
+    assert (config.workers.worker.preset.chunk_latents, config.workers.worker.preset.group_s) == (4, 0.5)
     assert config.group.session.fallback == "drop"
+    with pytest.raises(ValueError, match="chunk_latents=4 must be a multiple of group_latents=3"):
+        AppConfig.model_validate({"live": {"chunk_latents": 4, "group_latents": 3}})

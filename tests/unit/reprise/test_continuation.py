@@ -93,3 +93,15 @@ def test_a_picture_encoded_is_what_a_video_that_begins_with_it_is(live: tuple[Wa
 def test_a_preset_that_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="chunk_latents >= 1"):
         LivePreset(model=tiny(), chunk_latents=0, fps=8)
+    with pytest.raises(ValueError, match="chunk_latents=8 must be a multiple of group_latents=3"):
+        LivePreset(model=tiny(), chunk_latents=8, fps=8, group_latents=3)
+
+
+def test_a_group_may_be_several_latents(live: tuple[WanModel, LivePreset]) -> None:
+    model, preset = live
+    coarse = dataclasses.replace(preset, group_latents=CHUNK)
+    assert (coarse.chunk_groups, coarse.group_frames, coarse.group_s) == (1, 4 * CHUNK, CHUNK * preset.group_s)
+    latent = sample_chunk(model, preset, REQUEST, encode_prompt(model, "a"))
+    (group,) = decode_groups(model, latent, group_latents=CHUNK)
+    pieces = np.concatenate(list(decode_groups(model, latent)))
+    assert np.abs(group.astype(int) - pieces).max() <= 1
