@@ -10,13 +10,13 @@ export function startClips() {
     event.preventDefault();
     const mine = ++run;
     show($("clip-fault"), null);
+    $("clip-facts").replaceChildren(); // what stands there is of the clip before
     try {
       const job = await call("POST", "v1/videos", bodyOf(form));
       $("clip-run").hidden = false;
       $("clip-video").removeAttribute("src");
       $("clip-video").load();
       $("source-figure").hidden = true;
-      $("clip-facts").replaceChildren();
       for await (const now of follow(job.id)) {
         if (mine !== run) return;
         $("clip-progress").value = now.progress;

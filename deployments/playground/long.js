@@ -15,12 +15,12 @@ export function startLong() {
     event.preventDefault();
     const mine = ++run;
     show($("long-fault"), null);
+    $("long-facts").replaceChildren();
     try {
       const body = { prompt: form.prompt.value, num_frames: Number(form.frames.value) };
       if (form.seed.value) body.seed = Number(form.seed.value);
       const job = await call("POST", "v1/videos", body);
       $("long-run").hidden = false;
-      $("long-facts").replaceChildren();
       player?.close();
       player = new Player($("long-video"));
       play(job.id, player).catch((error) => { if (mine === run) show($("long-fault"), error); });
