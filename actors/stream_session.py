@@ -237,10 +237,10 @@ class StreamSession:
         self._prompts = {number: prompt for number, prompt in self._prompts.items() if self._is_needed(number)}
 
     def _is_needed(self, sequence: int) -> bool:
+        """Tell whether a prompt may still be sampled or spoken of; one that only waits takes no other's place."""
         r = self.machine.registers
-        return (
-            sequence in r.unseen or sequence == max(self._prompts) or (r.job is not None and r.job.version == sequence)
-        )
+        is_current = r.latest is None or sequence >= r.latest
+        return is_current or sequence in r.unseen or (r.job is not None and r.job.version == sequence)
 
     def _carry_out(self, command: Command, now: float) -> None:
         size = self.facts.group_frames

@@ -30,7 +30,7 @@ SEND_TIMEOUT_S: Final = 30.0
 """After which a viewer whose connection takes nothing counts as gone."""
 MOST_FAULTS: Final = 100
 """Messages of one connection that may be wrong."""
-GOING_AWAY, POLICY, TRY_LATER = 1001, 1008, 1013
+POLICY, TRY_LATER = 1008, 1013
 
 router = APIRouter()
 

@@ -12,7 +12,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 
-from actors.live_messages import LiveFacts, StreamSpec
+from actors.live_messages import StreamSpec
 from actors.stream_workers import LiveConfig, StreamGroupActor
 from deployments.api.artifacts import ArtifactStore
 from deployments.api.jobs import JobStore
@@ -35,7 +35,7 @@ class LiveDeployment:
         self._name = f"live-{secrets.token_hex(6)}"
         options = {"name": self._name, "namespace": LIVE_NAMESPACE, "num_cpus": 0, "max_concurrency": MOST_CALLS}
         self._group: Any = ray.remote(StreamGroupActor).options(**options).remote(live)
-        self._facts: LiveFacts = await self._group.start.remote()
+        await self._group.start.remote()
         self._jobs = JobStore.connect(await store_url(store), config.job_store_config())
         self._artifacts = ArtifactStore(config.artifacts())
         self._size = config.model_preset().default_size
@@ -46,10 +46,6 @@ class LiveDeployment:
         """Begin a stream; the group's name and the stream's token in it. Raises StreamsFull."""
         token: str = await answer_of(self._group.open.remote(spec))
         return self._name, token
-
-    async def facts(self) -> LiveFacts:
-        """Give what the group makes."""
-        return self._facts
 
     async def check_health(self) -> None:
         """Fail when the group is gone or does not answer; Serve then starts another, with workers of its own."""

@@ -49,8 +49,6 @@ class MachineConfig:
     group_s: float
     """Seconds that a group plays, delta."""
     estimator: EstimatorConfig
-    first_groups: int | None = None
-    """Groups of the very first call, where a model makes fewer from nothing; None is as any other."""
     history_groups: int = 1
     """Shown or retained groups that a call is conditioned on."""
     commitment: Commitment = Commitment.GROUP
@@ -64,8 +62,6 @@ class MachineConfig:
                 "expected chunk_groups >= 1, group_s > 0, history_groups >= 1 and retry_s >= 0, got "
                 f"{self.chunk_groups}, {self.group_s}, {self.history_groups}, {self.retry_s}"
             )
-        if self.first_groups is not None and not 1 <= self.first_groups <= self.chunk_groups:
-            raise ValueError(f"first_groups={self.first_groups} must be in 1..chunk_groups={self.chunk_groups}")
 
 
 class StreamMachine:
@@ -302,7 +298,7 @@ class StreamMachine:
         assert branch >= r.irrevocable
         version, replaced = r.latest, range(branch, max(branch, r.end))
         is_first = r.origin is None
-        num_groups = config.first_groups if is_first and config.first_groups is not None else config.chunk_groups
+        num_groups = config.chunk_groups
         r.job = Job(
             id=r.next_job, version=version, branch=branch, num_groups=num_groups, launched_at=now, is_first=is_first
         )

@@ -11,7 +11,7 @@ import pytest
 from actors.live_messages import MediaFormat, Output, StreamSpec
 from actors.stream_group import DeadlineQueue, GroupConfig, StreamGroup, StreamsFull, StreamUnknown
 from actors.stream_session import SessionConfig, StaleSequence
-from reprise.speculative.events import Fallback, Underrun, Update
+from reprise.speculative.events import Crowd, Fallback, Underrun, Update
 from reprise.speculative.log import replay
 from tests.fakes.stream_workers import FACTS, FakeWorkers
 from tests.fakes.virtual_time import run_virtually
@@ -143,6 +143,28 @@ def test_prompts_that_are_not_newer_are_refused_and_change_nothing() -> None:
         group.stop(token)
         await watcher.task
         assert [message["sequence"] for message in watcher.of("applied")] == [5, 6]
+
+    run_virtually(play())
+
+
+def test_a_prompt_that_waits_to_be_taken_leaves_the_one_in_force_its_text() -> None:
+    """Results that came before it are dealt with first, and may launch a call for the prompt before."""
+
+    async def play() -> None:
+        workers = FakeWorkers()
+        group, token = await begin(workers)
+        watcher = Watcher(group, token)
+        await asyncio.sleep(1.0)
+        session = group._session(token)
+        group.prompt(token, "b", sequence=1, event_id=None)
+        session._feed(Crowd(0.0))
+        session._feed(Crowd(100.0))  # so that a refill is due at once, still for the first prompt
+        await asyncio.sleep(3.0)
+        group.stop(token)
+        await watcher.task
+        assert [chunk.prompt for chunk in workers.chunks[:3]] == ["a", "a", "b"]
+        assert [message["sequence"] for message in watcher.of("applied")] == [0, 1]
+        assert watcher.of("done")[0]["reason"] == "stopped"
 
     run_virtually(play())
 

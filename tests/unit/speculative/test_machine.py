@@ -262,7 +262,7 @@ def test_a_tick_before_playback_or_while_the_picture_stands_is_refused() -> None
     [
         ({"chunk_groups": 0}, "chunk_groups >= 1"),
         ({"group_s": 0.0}, "group_s > 0"),
-        ({"first_groups": 5}, "first_groups=5 must be in 1..chunk_groups=4"),
+        ({"history_groups": 0}, "history_groups >= 1"),
     ],
 )
 def test_a_config_that_cannot_be_is_refused(change: dict[str, float], message: str) -> None:
