@@ -40,6 +40,9 @@ class StreamSpec:
     """Of the viewer that begins it; one that joins with another gets what is sampled from then on."""
     record: bool = False
     tenant: str = "default"
+    """Whose it is; nobody else can come back to it."""
+    max_streams: int | None = None
+    """Of the tenant in one group; None is no limit but the group's own."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

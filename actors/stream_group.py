@@ -132,6 +132,9 @@ class StreamGroup:
         """Begin a stream and give its token; raises StreamsFull."""
         assert self._facts is not None, "start() comes first"
         count = len(self._sessions)
+        mine = sum(session.spec.tenant == spec.tenant for session in self._sessions.values())
+        if spec.max_streams is not None and mine >= spec.max_streams:
+            raise StreamsFull(f"{mine} streams of yours run here, and no more may")
         share = self._facts.whole_s / (self._facts.chunk_groups * self._facts.group_s)
         load = (count + 1) * share / self._workers.num_denoisers
         if count and (load > self._config.max_load or count >= self._config.max_streams):
@@ -150,6 +153,11 @@ class StreamGroup:
         if session.end_reason is not None:
             raise StreamUnknown(_UNKNOWN)
         return session.attach(media)
+
+    def check(self, token: str, tenant: str) -> None:
+        """Raise StreamUnknown for a stream that is not there, or not this tenant's."""
+        if self._session(token).spec.tenant != tenant:
+            raise StreamUnknown(_UNKNOWN)
 
     def detach(self, token: str, viewer_id: str) -> None:
         """Forget a viewer."""

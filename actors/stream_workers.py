@@ -144,6 +144,10 @@ class StreamGroupActor:
         """Let a viewer watch."""
         return self._group.attach(token, media)
 
+    async def check(self, token: str, tenant: str) -> None:
+        """Raise StreamUnknown for a stream that is not this tenant's."""
+        self._group.check(token, tenant)
+
     async def detach(self, token: str, viewer_id: str) -> None:
         """Forget a viewer."""
         self._group.detach(token, viewer_id)

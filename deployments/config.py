@@ -7,11 +7,10 @@ this package knows YAML or pydantic.
 import dataclasses
 import pathlib
 from collections.abc import Callable
-from typing import Final, Literal, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
-from actors.diff_extractor import DiffEngineName, DiffExtractorConfig
 from actors.embedder import EmbedderConfig
 from actors.live_messages import LiveWorkerConfig
 from actors.long_renderer import LongRendererConfig
@@ -25,8 +24,21 @@ from cache_store.partition import PartitionKey
 from deployments.api.jobs import JobStoreConfig
 from deployments.api.limits import ApiLimits, LongLimits
 from deployments.api.services import ApiSettings
-from reprise.flashforward.schedule import Placement
-from reprise.speculative.events import Fallback
+from deployments.api.video_job import Lane
+from deployments.config_sections import (
+    AdmissionSection,
+    ApiSection,
+    AuthSection,
+    DenoiserSection,
+    DiffSection,
+    EmbedderSection,
+    LiveSection,
+    LongSection,
+    MaskSection,
+    RouterSection,
+    Section,
+    StoreSection,
+)
 from reprise.teacache import TeaCacheConfig
 from reprise.wan import presets
 from reprise.wan.live_presets import LivePreset, tiny_live
@@ -68,154 +80,6 @@ PRESETS: Final[dict[str, PresetParts]] = {
 }
 
 
-class Section(BaseModel):
-    """A part of the configuration; unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class StoreSection(Section):
-    """Where latents, metadata and jobs live."""
-
-    url: str = "embedded"
-    """`embedded` starts a Valkey server in the data folder; otherwise a redis://, rediss:// or unix:// URL."""
-    capacity_bytes: int = Field(2 * 1024**3, gt=0)
-    """Latents kept in all; beyond it the policy evicts."""
-    eviction: Literal["lcbfu", "lru"] = "lcbfu"
-    entry_ttl_s: int = Field(7 * 24 * 3600, gt=0)
-    """Seconds a reusable entry is kept after it was stored, however often it is used."""
-
-
-class EmbedderSection(Section):
-    """Which open_clip model embeds prompts; by default the preset's."""
-
-    model: str | None = None
-    device: str = "cpu"
-    num_replicas: int = Field(1, ge=1)
-
-
-class DenoiserSection(Section):
-    """The replicas that hold the video model; one job at a time each."""
-
-    num_replicas: int = Field(1, ge=1)
-    num_cpus: float = Field(1.0, ge=0)
-    num_gpus: float = Field(0.0, ge=0)
-    device: str = "cpu"
-    num_threads: int = Field(1, ge=1)
-    """Threads of one replica's CPU kernels."""
-    teacache: bool = False
-    """Leave the model's blocks out at steps that hardly change, by the preset's TeaCache setting."""
-
-
-class LongSection(Section):
-    """The replicas that make videos longer than a clip, where the preset has a causal model; one job at a time each."""
-
-    enabled: bool = True
-    placement: Placement = Placement.ONE_WORKER
-    """`one worker` for a laptop or one GPU; with the others every replica has a gang of actors in one placement group
-    run the forwards, and only decodes and encodes itself."""
-    num_replicas: int = Field(1, ge=1)
-    num_cpus: float = Field(0.1, ge=0)
-    """Of each replica and each of its actors, as is num_gpus. Little, so that a laptop of two cores holds all replicas;
-    give each its own in production."""
-    num_gpus: float = Field(0.0, ge=0)
-    device: str = "cpu"
-    num_threads: int = Field(1, ge=1)
-    """Threads of one worker's CPU kernels."""
-
-
-class LiveSection(Section):
-    """The groups of workers that make live streams, where the preset has a model for them; streams share a group."""
-
-    enabled: bool = True
-    num_groups: int = Field(1, ge=1)
-    num_denoisers: int = Field(1, ge=1)
-    """Of each group; every one samples a chunk at a time, for the stream whose next group is due first."""
-    decodes_apart: bool = False
-    """One more worker a group decodes and encodes, so that denoisers only sample."""
-    chunk_latents: int | None = Field(None, ge=1)
-    """Latents of a sampling call, K; by default the preset's. More are sampled further ahead, and are discarded at a
-    change; the wait for a change grows by what the longer call takes alone."""
-    group_latents: int = Field(1, ge=1)
-    """Latents that are delivered together, q: what is delivered cannot be replaced any more."""
-    fps: int | None = Field(None, ge=1, le=60)
-    """Frames a second at which streams play; by default the preset's."""
-    fallback: Fallback = Fallback.STALE
-    """What is shown when a group is not ready in time."""
-    margin: float = Field(0.1, ge=0)
-    """Added to the estimate of a call's time, as a share of it."""
-    max_load: float = Field(0.7, gt=0, le=1)
-    """Share of the denoisers' time for keeping streams going, beyond which no further stream is let in."""
-    vanished_s: float = Field(30.0, gt=0)
-    """A stream that nobody has watched for so long ends; until then a viewer may come back."""
-    max_stream_s: float = Field(3600.0, gt=0)
-    event_logs: bool = False
-    """Write every stream's event log into `streams` in `data_dir`; prompts are not in it."""
-    num_cpus: float = Field(0.1, ge=0)
-    """Of each worker, as is num_gpus."""
-    num_gpus: float = Field(0.0, ge=0)
-    device: str = "cpu"
-    num_threads: int = Field(1, ge=1)
-
-
-class MaskSection(Section):
-    """Which models find a source's objects in its video; off, a hit reuses no part of a step."""
-
-    engine: Literal["off", "tiny_segmenter", "grounded_sam"] | None = None
-    """By default `tiny_segmenter` where the preset brings one, else `off`."""
-    segmenter: str | None = None
-    """Folder of a PhraseSegmenter, by default the preset's; for `grounded_sam` a SAM 2 checkpoint, folder or hub id."""
-    detector: str | None = None
-    """A Grounding DINO checkpoint, folder or hub id; for `grounded_sam`."""
-    device: str = "cpu"
-    num_cpus: float = Field(0.1, ge=0)
-    num_gpus: float = Field(0.0, ge=0)
-    num_replicas: int = Field(1, ge=1)
-    timeout_s: float = Field(60.0, gt=0)
-    """For the masks of one source; no request waits for them."""
-
-
-class DiffSection(Section):
-    """What compares the prompts of source and target."""
-
-    engine: DiffEngineName = DiffEngineName.ALIGNER
-    base_url: str = ""
-    """Of the `llm` engine: an OpenAI-compatible endpoint such as vLLM's, up to `/v1`."""
-    model: str = ""
-    """Of the `llm` engine: the name under which the endpoint serves it."""
-    deadline_s: float = Field(1.0, gt=0)
-    """After it the aligner answers."""
-
-    @model_validator(mode="after")
-    def _check_endpoint(self) -> Self:
-        self.extractor_config()
-        return self
-
-    def extractor_config(self) -> DiffExtractorConfig:
-        """Give the extractor's settings."""
-        return DiffExtractorConfig(
-            engine=self.engine, base_url=self.base_url, model=self.model, deadline_s=self.deadline_s
-        )
-
-
-class RouterSection(Section):
-    """Deadlines of everything reuse depends on; a miss of one is a miss of reuse, never of the job."""
-
-    embed_timeout_s: float = Field(2.0, gt=0)
-    lookup_timeout_s: float = Field(0.5, gt=0)
-    fetch_timeout_s: float = Field(2.0, gt=0)
-    max_attempts: int = Field(2, ge=1)
-    """Runs of a job whose worker died, the first included."""
-
-
-class ApiSection(Section):
-    """The HTTP edge."""
-
-    num_replicas: int = Field(1, ge=1)
-    result_ttl_s: int = Field(24 * 3600, gt=0)
-    """Seconds a finished job and its files are kept."""
-
-
 class AppConfig(Section):
     """Everything `build_app` needs."""
 
@@ -238,6 +102,8 @@ class AppConfig(Section):
     diff: DiffSection = DiffSection()
     router: RouterSection = RouterSection()
     api: ApiSection = ApiSection()
+    auth: AuthSection = AuthSection()
+    admission: AdmissionSection = AdmissionSection()
 
     @field_validator("preset")
     @classmethod
@@ -350,7 +216,15 @@ class AppConfig(Section):
 
     def job_store_config(self) -> JobStoreConfig:
         """Give the job store's settings."""
-        return JobStoreConfig(retention_s=float(self.api.result_ttl_s), max_attempts=self.router.max_attempts)
+        admission = self.admission
+        return JobStoreConfig(
+            retention_s=float(self.api.result_ttl_s),
+            max_attempts=self.router.max_attempts,
+            max_unfinished_jobs=admission.max_unfinished_jobs,
+            max_unfinished_jobs_per_tenant=admission.max_unfinished_jobs_per_tenant or admission.max_unfinished_jobs,
+            max_wait_s=admission.max_wait_s,
+            workers={Lane.CLIPS: self.denoiser.num_replicas, Lane.LONG: self.long.num_replicas},
+        )
 
     def complete_partition(self, model: PartitionKey, encoder: EncoderTag) -> PartitionKey:
         """Add the embedder to the model's part of the reuse key."""
@@ -386,6 +260,8 @@ class AppConfig(Section):
                 min_tau=preset.tau,
                 max_prompt_characters=4000,
                 max_sequence_length=preset.max_sequence_length,
+                max_deadline_s=float(self.api.result_ttl_s),
                 long=long,
-            )
+            ),
+            admin_key_sha256=self.auth.admin_key_sha256,
         )

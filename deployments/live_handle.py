@@ -71,15 +71,19 @@ class RayLiveStreams:
     async def open(self, spec: StreamSpec) -> RayLiveStream:
         """Begin a stream in one of the groups."""
         name, token = await answer_of(self._handle.open.remote(spec))
-        return await self.find(f"{name}.{token}")
+        return RayLiveStream(await self._group(name), name, token)
 
-    async def find(self, token: str) -> RayLiveStream:
-        """Come back to a stream."""
+    async def find(self, token: str, *, tenant: str) -> RayLiveStream:
+        """Come back to a tenant's stream."""
         name, _, rest = token.partition(".")
         if not rest:
             raise StreamUnknown(_GONE)
+        group = await self._group(name)
+        await answer_of(group.check.remote(rest, tenant))
+        return RayLiveStream(group, name, rest)
+
+    async def _group(self, name: str) -> Any:
         try:
-            group = await asyncio.to_thread(ray.get_actor, name, LIVE_NAMESPACE)
+            return await asyncio.to_thread(ray.get_actor, name, LIVE_NAMESPACE)
         except ValueError as error:
             raise StreamUnknown(_GONE) from error
-        return RayLiveStream(group, name, rest)

@@ -57,7 +57,6 @@ class Router:
 
     async def start(self) -> None:
         """Begin to take jobs."""
-        await self._jobs.start()
         self._tasks = [asyncio.create_task(self._take_jobs()), asyncio.create_task(self._renew_leases())]
 
     async def stop(self) -> None:
@@ -121,6 +120,8 @@ class Router:
     async def _renew_leases(self) -> None:
         while True:
             await asyncio.sleep(self._config.renew_period_s)
+            with contextlib.suppress(RedisError, OSError):
+                await self._jobs.expire_waiting()
             leases = {lease.video_id: task for task, lease in self._running.items()}
             with contextlib.suppress(RedisError, OSError):
                 for video_id in await self._jobs.renew(list(self._running.values())):

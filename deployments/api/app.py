@@ -9,18 +9,20 @@ import secrets
 from collections.abc import AsyncIterator
 from typing import Literal
 
-from fastapi import FastAPI, Response
+from fastapi import Depends, FastAPI, Response
 from pydantic import BaseModel
 from redis.exceptions import RedisError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from deployments.api import live, playground, videos
+from deployments.api import admin, live, playground, videos
 from deployments.api.artifacts import ArtifactStore
+from deployments.api.auth import caller_of
 from deployments.api.errors import REQUEST_ID_HEADER, install_error_handlers
 from deployments.api.jobs import JobStore
 from deployments.api.live_streams import LiveStreams
 from deployments.api.retention import keep_sweeping
 from deployments.api.services import ApiServices, ApiSettings, CheckReadiness, FindMask, ForgetSource, Readiness
+from deployments.api.tenants import TenantStore
 
 
 class Health(BaseModel):
@@ -81,16 +83,16 @@ def create_api(
     check_readiness: CheckReadiness = _ready,
     find_mask: FindMask | None = None,
     live_streams: LiveStreams | None = None,
+    tenants: TenantStore | None = None,
 ) -> FastAPI:
     """Build the app; `check_readiness` tells of what lies behind the job store, which the app checks itself.
 
-    `forget_source` is called when a video is deleted. The app's lifespan prepares the job store, sweeps expired files
-    and closes the store at the end.
+    `forget_source` is called when a video is deleted. With `tenants` every caller must show a key. The app's lifespan
+    sweeps expired files and closes the stores at the end.
     """
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await jobs.start()
         sweep = asyncio.create_task(keep_sweeping(jobs, artifacts, period_s=settings.sweep_period_s))
         try:
             yield
@@ -99,6 +101,8 @@ def create_api(
             with contextlib.suppress(asyncio.CancelledError):
                 await sweep
             await jobs.close()
+            if tenants is not None:
+                await tenants.close()
 
     app = FastAPI(title="Reprise", lifespan=lifespan)
     app.state.services = ApiServices(
@@ -108,11 +112,14 @@ def create_api(
         forget_source=forget_source,
         find_mask=find_mask,
         live=live_streams,
+        tenants=tenants,
     )
     app.add_middleware(_NameRequests)
     install_error_handlers(app)
     app.include_router(videos.router)
     app.include_router(live.router)
+    if tenants is not None:
+        app.include_router(admin.router)
     playground.mount(app)
 
     @app.head("/health", include_in_schema=False)
@@ -127,7 +134,7 @@ def create_api(
         response.status_code = 200 if state.ready else 503
         return Health(ready=state.ready, reason=state.reason)
 
-    @app.get("/v1/models")
+    @app.get("/v1/models", dependencies=[Depends(caller_of)])
     async def list_models() -> ModelList:
         return ModelList(data=[ModelObject(id=settings.limits.model)])
 

@@ -12,8 +12,9 @@ from typing import IO, Any, Final
 
 import fsspec
 
+from deployments.api.tenants import TENANT_NAME
+
 VIDEO_ID: Final = re.compile(r"video_[0-9]{16}[0-9a-f]{16}")
-_TENANT: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Variant(enum.StrEnum):
@@ -106,7 +107,7 @@ class ArtifactStore:
             return
 
     def _folder(self, tenant: str, video_id: str) -> tuple[Any, str]:
-        if not VIDEO_ID.fullmatch(video_id) or not _TENANT.fullmatch(tenant):
+        if not VIDEO_ID.fullmatch(video_id) or not TENANT_NAME.fullmatch(tenant):
             raise ValueError(f"expected a tenant and a video id made by the server, got {tenant!r}, {video_id!r}")
         files, root = fsspec.url_to_fs(self.url)
         return files, f"{root.rstrip('/')}/{tenant}/{video_id}"

@@ -6,6 +6,7 @@ Knows nothing about videos.
 
 import json
 import logging
+import math
 import reprlib
 from collections.abc import Mapping
 from typing import ClassVar, Final
@@ -89,17 +90,32 @@ class RangeNotSatisfiable(ApiError):
     type = "invalid_request_error"
 
 
-class QueueFull(ApiError):
-    """As many jobs wait or run as may; said at once rather than after a wait."""
+class TenantFull(ApiError):
+    """The tenant has as many unfinished jobs as it may."""
 
     status = 429
     type = "rate_limit_error"
 
-    def __init__(self, max_unfinished_jobs: int) -> None:
+    def __init__(self, limit: int) -> None:
         super().__init__(
-            f"all {max_unfinished_jobs} places for unfinished jobs are taken; try again when one has finished",
-            code="queue_full",
+            f"all {limit} unfinished jobs that you may have are taken; try again when one has finished",
+            code="too_many_jobs",
             headers={"retry-after": "5"},
+        )
+
+
+class DeadlineOutOfReach(ApiError):
+    """The job could not be done by the caller's deadline, which is said before any work."""
+
+    status = 429
+    type = "rate_limit_error"
+
+    def __init__(self, finish_s: float, deadline_s: float) -> None:
+        super().__init__(
+            f"the job would be done in about {finish_s:.0f} s, after its deadline_s of {deadline_s:g}",
+            param="deadline_s",
+            code="deadline_out_of_reach",
+            headers={"retry-after": str(_whole_seconds(finish_s - deadline_s))},
         )
 
 
@@ -117,8 +133,35 @@ class Unavailable(ApiError):
 
     status = 503
 
-    def __init__(self, message: str, *, code: str) -> None:
-        super().__init__(message, code=code, headers={"retry-after": "1"})
+    def __init__(self, message: str, *, code: str, retry_after_s: int = 1) -> None:
+        super().__init__(message, code=code, headers={"retry-after": str(retry_after_s)})
+
+
+class QueueFull(Unavailable):
+    """As many jobs of all tenants wait or run as may; said at once rather than after a wait."""
+
+    def __init__(self, max_unfinished_jobs: int) -> None:
+        super().__init__(
+            f"all {max_unfinished_jobs} places for unfinished jobs are taken; try again when one has finished",
+            code="queue_full",
+            retry_after_s=5,
+        )
+
+
+class Overloaded(Unavailable):
+    """A job sent now would wait longer than this server lets one wait."""
+
+    def __init__(self, wait_s: float, max_wait_s: float) -> None:
+        super().__init__(
+            f"the job would wait about {wait_s:.0f} s for its turn, and more than {max_wait_s:g} s is refused",
+            code="overloaded",
+            retry_after_s=_whole_seconds(wait_s - max_wait_s),
+        )
+
+
+def _whole_seconds(seconds: float) -> int:
+    """Round up to what a Retry-After may ask for: a second at least, ten minutes at most."""
+    return min(max(math.ceil(seconds), 1), 600)
 
 
 class _HttpError(ApiError):

@@ -27,6 +27,8 @@ class FailureCode(enum.StrEnum):
     """The finished file could not be written."""
     WORKER_LOST = "worker_lost"
     """One of the workers that made a long video together ended; its video cannot go on without it."""
+    DEADLINE_EXCEEDED = "deadline_exceeded"
+    """The job was not done by the time that its caller named."""
     INTERNAL_ERROR = "internal_error"
 
 

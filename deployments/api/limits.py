@@ -53,6 +53,8 @@ class ApiLimits:
     max_prompt_characters: int
     max_sequence_length: int
     """Tokens that the text encoder reads; only echoed, since a longer prompt is cut with a warning."""
+    max_deadline_s: float = 24 * 3600.0
+    """Longest time that a request may name for its own completion."""
     long: LongLimits | None = None
 
     def __post_init__(self) -> None:

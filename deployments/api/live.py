@@ -16,11 +16,12 @@ from starlette.websockets import WebSocketDisconnect, WebSocketState
 from actors.live_messages import Output, StreamSpec
 from actors.stream_group import StreamsFull, StreamUnknown
 from actors.stream_session import StaleSequence
+from deployments.api.auth import Caller, caller_of
 from deployments.api.errors import ApiError, Conflict, InvalidRequest, NotFound, Unavailable
 from deployments.api.live_schema import Message, Ping, Prompt, Start, Stop, read_message
 from deployments.api.live_streams import LiveStream, LiveStreams
 from deployments.api.schema import draw_seed, read_prompt
-from deployments.api.services import ApiServices, tenant_of
+from deployments.api.services import ApiServices
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ async def stream(socket: WebSocket) -> None:
     services: ApiServices = socket.app.state.services
     connection = _Connection(socket, services)
     try:
-        await connection.serve()
+        await connection.serve(await caller_of(socket))
     except (WebSocketDisconnect, ConnectionError, TimeoutError):
         pass  # the viewer is gone, or takes nothing any more
     except ApiError as error:
@@ -58,7 +59,7 @@ class _Connection:
         self._sending = asyncio.Lock()
         """A message and the binary frames that follow it stay together."""
 
-    async def serve(self) -> None:
+    async def serve(self, caller: Caller) -> None:
         live = self._services.live
         if live is None:
             raise Unavailable("this server has no model for live streams", code="streams_unavailable")
@@ -66,7 +67,7 @@ class _Connection:
             start = await asyncio.wait_for(self._read_start(), START_TIMEOUT_S)
         except TimeoutError as error:
             raise InvalidRequest(f"no start came within {START_TIMEOUT_S:g} s", code="not_started") from error
-        found, viewer_id = await self._begin(live, start)
+        found, viewer_id = await self._begin(live, start, caller)
         watching = asyncio.create_task(self._watch(found, viewer_id))
         reading = asyncio.create_task(self._read(found))
         try:
@@ -93,14 +94,14 @@ class _Connection:
             raise InvalidRequest("the first message must be of type start", param="type", code="not_started")
         return message
 
-    async def _begin(self, live: LiveStreams, start: Start) -> tuple[LiveStream, str]:
+    async def _begin(self, live: LiveStreams, start: Start, caller: Caller) -> tuple[LiveStream, str]:
         if (start.prompt is None) == (start.token is None):
             raise InvalidRequest(
                 "start needs a prompt, to begin a stream, or a token, to come back to one", param="prompt"
             )
         try:
             if start.token is not None:
-                found = await live.find(start.token)
+                found = await live.find(start.token, tenant=caller.tenant)
             else:
                 assert start.prompt is not None
                 spec = StreamSpec(
@@ -111,7 +112,8 @@ class _Connection:
                     waits_for_chunk=start.commitment == "chunk",
                     media=start.format,
                     record=start.record,
-                    tenant=tenant_of(),
+                    tenant=caller.tenant,
+                    max_streams=caller.limits.max_streams,
                 )
                 found = await live.open(spec)
             return found, await found.attach(start.format)

@@ -39,6 +39,6 @@ class LiveStreams(Protocol):
         """Begin a stream; raises StreamsFull."""
         ...
 
-    async def find(self, token: str) -> LiveStream:
-        """Come back to a stream; raises StreamUnknown."""
+    async def find(self, token: str, *, tenant: str) -> LiveStream:
+        """Come back to a tenant's stream; raises StreamUnknown, as for one of another tenant."""
         ...

@@ -1,9 +1,11 @@
 """Request bodies of the Videos API and their conversion into a `ClipRequest`.
 
 The OpenAI fields plus our documented extensions (seed, num_inference_steps, guidance_scale, negative_prompt,
-num_frames, fps, reuse). Types are checked here strictly, ranges by `ApiLimits`; nothing is rounded or replaced.
+num_frames, fps, reuse, deadline_s). Types are checked here strictly, ranges by `ApiLimits`; nothing is rounded or
+replaced.
 """
 
+import dataclasses
 import reprlib
 import secrets
 import unicodedata
@@ -15,6 +17,7 @@ from pydantic_core import PydanticCustomError
 from actors.messages import ClipRequest
 from deployments.api.errors import InvalidRequest
 from deployments.api.limits import MAX_SEED, ApiLimits, canvas_of, within
+from deployments.api.tenants import TenantLimits
 from reprise.chorus.plan import ReuseMode
 
 _BLANK_LETTERS: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
@@ -79,6 +82,7 @@ class VideoCreate(Body):
     num_frames: Int64 | None = None
     fps: Int64 | None = None
     reuse: Reuse | None = None
+    deadline_s: float | None = None
 
 
 class VideoRemix(Body):
@@ -181,6 +185,8 @@ def to_clip_request(body: VideoCreate, limits: ApiLimits) -> ClipRequest:
     steps, guidance_scale = _long_sampling(body, limits) if is_long else _sampling(body, limits)
     seed = draw_seed() if body.seed is None else body.seed
     within("seed", seed, 0, MAX_SEED)
+    if body.deadline_s is not None:
+        within("deadline_s", body.deadline_s, 1, limits.max_deadline_s)
     reuse = _checked_reuse(body.reuse, limits)
     if is_long and (reuse.source is not None or reuse.tau is not None):
         raise InvalidRequest(
@@ -205,6 +211,20 @@ def to_clip_request(body: VideoCreate, limits: ApiLimits) -> ClipRequest:
         source=reuse.source,
         is_long=is_long,
     )
+
+
+def restrict_reuse(clip: ClipRequest, limits: TenantLimits, *, is_named: bool) -> ClipRequest:
+    """Hold a request to what its tenant may reuse; a mode that was named and is not allowed is an error."""
+    modes = limits.reuse_modes
+    if clip.reuse not in modes:
+        if is_named:
+            raise InvalidRequest(
+                f"reuse.mode must be one of {', '.join(modes)} for you, got {clip.reuse}", param="reuse"
+            )
+        return dataclasses.replace(clip, reuse=modes[0])
+    if limits.min_tau is None or clip.reuse not in (ReuseMode.CHORUS, ReuseMode.NIRVANA):
+        return clip
+    return dataclasses.replace(clip, tau=max(limits.min_tau, clip.tau or 0.0))
 
 
 def _sampling(body: VideoCreate, limits: ApiLimits) -> tuple[int, float]:

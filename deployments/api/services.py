@@ -1,15 +1,16 @@
-"""What the routes work with: the settings and the two stores, carried by the app's state."""
+"""What the routes work with: the settings and the stores, carried by the app's state."""
 
 import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import cast
 
-from fastapi import Request
+from starlette.requests import HTTPConnection
 
 from deployments.api.artifacts import ArtifactStore
 from deployments.api.jobs import JobStore
 from deployments.api.limits import ApiLimits
 from deployments.api.live_streams import LiveStreams
+from deployments.api.tenants import TenantStore
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,6 +24,8 @@ class ApiSettings:
     """Bodies above this are refused unread."""
     sweep_period_s: float = 60.0
     """How often expired files are removed."""
+    admin_key_sha256: str = ""
+    """Of the key that the operator's routes ask for, in hexadecimal; where API keys are on."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,8 +41,8 @@ CheckReadiness = Callable[[], Awaitable[Readiness]]
 FindMask = Callable[[str, str, str], Awaitable[bytes | None]]
 """Given a tenant, a source's id and the phrase of an object in it: its stored mask, if there is one."""
 
-ForgetSource = Callable[[str, str], Awaitable[None]]
-"""Given a tenant and the id of a video: drop everything that later requests could reuse of it."""
+ForgetSource = Callable[[str, str | None], Awaitable[None]]
+"""Given a tenant and the id of a video, or None for all: drop everything that later requests could reuse of it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,13 +56,10 @@ class ApiServices:
     find_mask: FindMask | None = None
     live: LiveStreams | None = None
     """Where live streams are made, if they are."""
+    tenants: TenantStore | None = None
+    """Whose keys callers must show; None asks for none."""
 
 
-def services_of(request: Request) -> ApiServices:
-    """Give the services of the app that a request came to."""
-    return cast(ApiServices, request.app.state.services)
-
-
-def tenant_of() -> str:
-    """Give the tenant that a request acts for; there is one until API keys map to tenants."""
-    return "default"
+def services_of(connection: HTTPConnection) -> ApiServices:
+    """Give the services of the app that a request or a WebSocket came to."""
+    return cast(ApiServices, connection.app.state.services)

@@ -108,6 +108,8 @@ class WriteOutcome(enum.StrEnum):
     ILLEGAL = "illegal"
     """The table of transitions does not allow the event in the job's status."""
     DELETED = "deleted"
+    LATE = "late"
+    """The job was past its deadline, and has failed for that."""
     GONE = "gone"
     """The record has expired."""
 

@@ -18,14 +18,15 @@ from fastapi.responses import StreamingResponse
 
 from actors.messages import ClipRequest
 from deployments.api.artifacts import VIDEO_ID, Variant
+from deployments.api.auth import Caller, caller_of, tenant_of
 from deployments.api.body import read_body
 from deployments.api.content import send_file
 from deployments.api.errors import Conflict, InvalidRequest, NotBuilt, NotFound
 from deployments.api.facts import ReuseFacts, effective_parameters
 from deployments.api.mask import draw_mask
 from deployments.api.resources import VideoDeleted, VideoList, VideoObject, body_schema, video_object
-from deployments.api.schema import VideoCreate, VideoRemix, draw_seed, read_prompt, to_clip_request
-from deployments.api.services import ApiServices, services_of, tenant_of
+from deployments.api.schema import VideoCreate, VideoRemix, draw_seed, read_prompt, restrict_reuse, to_clip_request
+from deployments.api.services import ApiServices, services_of
 from deployments.api.stream import stream_fragments
 from deployments.api.video_job import Idempotency, VideoJob, VideoStatus
 from reprise.chorus.plan import ReuseMode
@@ -39,21 +40,22 @@ router = APIRouter(prefix="/v1/videos", tags=["videos"])
 
 Services = Annotated[ApiServices, Depends(services_of)]
 Tenant = Annotated[str, Depends(tenant_of)]
+Requester = Annotated[Caller, Depends(caller_of)]
 IdempotencyKey = Annotated[str | None, Header()]
 
 
 @router.post("", openapi_extra=body_schema(VideoCreate))
 async def create_video(
-    request: Request, response: Response, services: Services, tenant: Tenant, idempotency_key: IdempotencyKey = None
+    request: Request, response: Response, services: Services, caller: Requester, idempotency_key: IdempotencyKey = None
 ) -> VideoObject:
     """Queue a clip and give its job at once."""
     settings = services.settings
     body = await read_body(VideoCreate, request, max_bytes=settings.max_body_bytes)
-    clip = to_clip_request(body, settings.limits)
+    clip = restrict_reuse(to_clip_request(body, settings.limits), caller.limits, is_named=body.reuse is not None)
     if clip.source is not None:
-        await _check_source(services, tenant, clip.source)
+        await _check_source(services, caller.tenant, clip.source)
     print_of_body = _fingerprint({"path": "create", **body.model_dump(mode="json")})
-    job = await _submit(services, tenant, clip, idempotency_key, print_of_body)
+    job = await _submit(services, caller.tenant, clip, idempotency_key, print_of_body, deadline_s=body.deadline_s)
     return _show(services, job, response)
 
 
@@ -156,14 +158,14 @@ async def remix_video(
     request: Request,
     response: Response,
     services: Services,
-    tenant: Tenant,
+    caller: Requester,
     idempotency_key: IdempotencyKey = None,
 ) -> VideoObject:
     """Queue a clip that starts from a finished video's latents; only prompt and seed differ."""
     settings = services.settings
     body = await read_body(VideoRemix, request, max_bytes=settings.max_body_bytes)
     prompt = read_prompt(body.prompt, settings.limits)
-    source = await _find(services, tenant, video_id)
+    source = await _find(services, caller.tenant, video_id)
     _require_completed(source, "cannot be remixed")
     _require_clip(source, "video_id")
     if source.model != settings.limits.model:
@@ -172,6 +174,8 @@ async def remix_video(
             param="video_id",
             code="model_mismatch",
         )
+    if ReuseMode.CHORUS not in caller.limits.reuse_modes:
+        raise InvalidRequest("a remix starts from latents of another video, which you may not reuse", param="video_id")
     # With the source's own seed an unchanged prompt would give its own video again.
     clip = dataclasses.replace(
         source.request,
@@ -183,12 +187,18 @@ async def remix_video(
         remix_of=video_id,
     )
     print_of_body = _fingerprint({"path": f"remix {video_id}", **body.model_dump(mode="json")})
-    job = await _submit(services, tenant, clip, idempotency_key, print_of_body)
+    job = await _submit(services, caller.tenant, clip, idempotency_key, print_of_body)
     return _show(services, job, response)
 
 
 async def _submit(
-    services: ApiServices, tenant: str, clip: ClipRequest, key: str | None, print_of_body: str
+    services: ApiServices,
+    tenant: str,
+    clip: ClipRequest,
+    key: str | None,
+    print_of_body: str,
+    *,
+    deadline_s: float | None = None,
 ) -> VideoJob:
     limits = services.settings.limits
     if key is not None and not 0 < len(key) <= _MAX_KEY_CHARACTERS:
@@ -197,7 +207,9 @@ async def _submit(
         )
     facts = ReuseFacts(effective=effective_parameters(clip, max_sequence_length=limits.max_sequence_length))
     idempotency = None if key is None else Idempotency(key=key, fingerprint=print_of_body)
-    return await services.jobs.create(tenant, clip, model=limits.model, reuse=facts, idempotency=idempotency)
+    return await services.jobs.create(
+        tenant, clip, model=limits.model, reuse=facts, idempotency=idempotency, deadline_s=deadline_s
+    )
 
 
 def _fingerprint(body: Mapping[str, object]) -> str:

@@ -11,6 +11,7 @@ from deployments.api.app import create_api
 from deployments.api.artifacts import ArtifactStore
 from deployments.api.jobs import JobStore
 from deployments.api.services import ApiSettings, Readiness
+from deployments.api.tenants import TenantStore
 from deployments.config import AppConfig
 from deployments.live_handle import RayLiveStreams
 from deployments.replicas.store import Store, store_url
@@ -37,6 +38,7 @@ class ApiDeployment:
         self._jobs = JobStore.connect(url, config.job_store_config())
         self._latents = RedisLatentStore(connect(url, timeout_s=MASK_TIMEOUT_S), ttl_s=config.store.entry_ttl_s)
         self._artifacts = ArtifactStore(config.artifacts())
+        self._tenants = TenantStore.connect(url) if config.auth.enabled else None
         self._router = router
         self._retrieval = retrieval
         self._live = None if live is None else RayLiveStreams(live)
@@ -51,6 +53,7 @@ class ApiDeployment:
             check_readiness=self._check_readiness,
             find_mask=self._find_mask,
             live_streams=self._live,
+            tenants=self._tenants,
         )
 
     async def _check_readiness(self) -> Readiness:
@@ -60,7 +63,7 @@ class ApiDeployment:
             return Readiness(ready=False, reason=f"the router is not ready: {type(error).__name__}")
         return Readiness(ready=True)
 
-    async def _forget_source(self, tenant: str, video_id: str) -> None:
+    async def _forget_source(self, tenant: str, video_id: str | None) -> None:
         await asyncio.wait_for(self._retrieval.purge.remote(tenant, video_id), timeout=FORGET_TIMEOUT_S)
 
     async def _find_mask(self, tenant: str, video_id: str, phrase: str) -> bytes | None:

@@ -37,6 +37,6 @@ class LocalStreams:
     async def open(self, spec: StreamSpec) -> LocalStream:
         return LocalStream(self.group, self.group.open(spec))
 
-    async def find(self, token: str) -> LocalStream:
-        self.group._session(token)
+    async def find(self, token: str, *, tenant: str) -> LocalStream:
+        self.group.check(token, tenant)
         return LocalStream(self.group, token)

@@ -34,6 +34,5 @@ async def jobs_url(valkey_url: str) -> str:
 async def jobs(jobs_url: str) -> AsyncIterator[JobStore]:
     """A job store without jobs."""
     store = JobStore.connect(jobs_url)
-    await store.start()
     yield store
     await store.close()

@@ -24,8 +24,22 @@ FACTS = ReuseFacts(effective=effective_parameters(CLIP, max_sequence_length=48))
 
 
 async def add_job(
-    store: JobStore, *, tenant: str = TENANT, key: str | None = None, fingerprint: str = "same"
+    store: JobStore,
+    *,
+    tenant: str = TENANT,
+    key: str | None = None,
+    fingerprint: str = "same",
+    work_s: float = 0.0,
+    deadline_s: float | None = None,
 ) -> VideoJob:
     """Queue a clip."""
     idempotency = None if key is None else Idempotency(key=key, fingerprint=fingerprint)
-    return await store.create(tenant, CLIP, model="reprise-tiny", reuse=FACTS, idempotency=idempotency)
+    return await store.create(
+        tenant,
+        CLIP,
+        model="reprise-tiny",
+        reuse=FACTS,
+        idempotency=idempotency,
+        work_s=work_s,
+        deadline_s=deadline_s,
+    )

@@ -51,9 +51,9 @@ class Forgotten:
     """Stands for the retrieval deployment: notes what it is told to forget."""
 
     def __init__(self) -> None:
-        self.videos: list[tuple[str, str]] = []
+        self.videos: list[tuple[str, str | None]] = []
 
-    async def __call__(self, tenant: str, video_id: str) -> None:
+    async def __call__(self, tenant: str, video_id: str | None) -> None:
         self.videos.append((tenant, video_id))
 
 

@@ -29,7 +29,6 @@ async def redis(jobs_url: str) -> AsyncIterator[Redis]:
 async def hasty(jobs_url: str) -> AsyncIterator[JobStore]:
     """A store in which a lease is lost as soon as another router looks."""
     store = JobStore.connect(jobs_url, JobStoreConfig(lease_timeout_s=0.0, max_attempts=2))
-    await store.start()
     yield store
     await store.close()
 
@@ -139,7 +138,7 @@ async def test_a_deleted_job_never_comes_back(jobs: JobStore, redis: Redis) -> N
     left = {key async for key in redis.scan_iter("reprise:*") if job.id in key or "idempotency" in key}
     assert left == {f"reprise:{{jobs}}:tombstone:{TENANT}:{job.id}"}
     assert await redis.ttl(left.pop()) > 0
-    assert await redis.xlen("reprise:{jobs}:stream:clips") == 0
+    assert await redis.xlen("reprise:{jobs}:clips:queue:default") == 0
     assert await jobs.claim("router", count=9, block_s=0.01) == []
 
 
@@ -182,7 +181,9 @@ async def test_a_job_whose_every_run_dies_fails_as_interrupted(hasty: JobStore) 
 
 async def test_renewing_a_lease_sets_its_idle_time_back(jobs: JobStore, redis: Redis) -> None:
     async def idle_ms() -> int:
-        (pending,) = await redis.xpending_range("reprise:{jobs}:stream:clips", "routers", min="-", max="+", count=9)
+        (pending,) = await redis.xpending_range(
+            "reprise:{jobs}:clips:queue:default", "routers", min="-", max="+", count=9
+        )
         assert (pending["consumer"], pending["times_delivered"]) == ("busy", 1)
         return int(pending["time_since_delivered"])
 
@@ -206,7 +207,6 @@ async def test_a_restart_keeps_everything(jobs: JobStore, jobs_url: str) -> None
     await jobs.close()
     # One router for which the old lease has run out by now, then one for which nothing has.
     routers = [JobStore.connect(jobs_url, JobStoreConfig(lease_timeout_s=seconds)) for seconds in (0.0, 60.0)]
-    await routers[0].start()
     assert [await routers[0].get(TENANT, video_id) for video_id in made] == kept
     taken = [await claim_one(router) for router in routers]
     assert [lease.video_id for lease in taken] == made[1:], "the run that was cut off, then the one that waited"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from fastapi import FastAPI
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
@@ -19,6 +20,7 @@ from deployments.api.app import create_api
 from deployments.api.artifacts import ArtifactStore
 from deployments.api.jobs import JobStore
 from deployments.api.services import ApiSettings
+from deployments.api.tenants import TenantLimits, TenantStore
 from deployments.serve import free_port
 from tests.fakes.local_streams import LocalStreams
 from tests.fakes.stream_workers import FACTS, FakeWorkers
@@ -41,15 +43,22 @@ async def edge(jobs: JobStore, artifacts: ArtifactStore, forgotten: Forgotten) -
     await group.start()
     settings = ApiSettings(limits=tiny_limits())
     app = create_api(settings, jobs, artifacts, forget_source=forgotten, live_streams=LocalStreams(group))
+    async with serving(app) as url:
+        yield Edge(url, group)
+        await group.close()
+
+
+@contextlib.asynccontextmanager
+async def serving(app: FastAPI) -> AsyncIterator[str]:
+    """Give the address of the app's streams on a real socket."""
     port = free_port()
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error", lifespan="off"))
-    serving = asyncio.create_task(server.serve())
+    task = asyncio.create_task(server.serve())
     while not server.started:
         await asyncio.sleep(0.01)
-    yield Edge(f"ws://127.0.0.1:{port}/v1/streams", group)
-    await group.close()
+    yield f"ws://127.0.0.1:{port}/v1/streams"
     server.should_exit = True
-    await serving
+    await task
 
 
 async def say(socket: ClientConnection, **message: Any) -> None:
@@ -237,3 +246,32 @@ async def test_a_server_without_a_live_model_says_so(
         assert (await fault(socket))["code"] == "streams_unavailable"
     server.should_exit = True
     await serving
+
+
+async def test_a_stream_is_its_tenants_alone(
+    jobs: JobStore, jobs_url: str, artifacts: ArtifactStore, forgotten: Forgotten
+) -> None:
+    tenants = TenantStore.connect(jobs_url)
+    keys = {name: (await tenants.create_key(name))[1] for name in ("acme", "other")}
+    await tenants.set_limits("acme", TenantLimits(max_streams=1))
+    group = StreamGroup(GroupConfig(session=SessionConfig(vanished_s=0.5), max_load=1.0), FakeWorkers(facts=FAST))
+    await group.start()
+    settings = ApiSettings(limits=tiny_limits())
+    app = create_api(
+        settings, jobs, artifacts, forget_source=forgotten, live_streams=LocalStreams(group), tenants=tenants
+    )
+    acme = {"authorization": f"Bearer {keys['acme']}"}
+    async with serving(app) as url, connect(url, additional_headers=acme) as mine:
+        await say(mine, type="start", prompt="a red ball")
+        token = (await hear(mine, "started"))["token"]
+        async with connect(url) as nobody:
+            assert (await hear(nobody, "error"))["error"]["code"] == "invalid_api_key"
+        for other in ({"authorization": f"Bearer {keys['other']}"}, {"cookie": f"reprise_api_key={keys['other']}"}):
+            async with connect(url, additional_headers=other) as theirs:
+                await say(theirs, type="start", token=token)
+                assert (await hear(theirs, "error"))["error"]["code"] == "stream_not_found"
+        async with connect(url, additional_headers=acme) as second:
+            await say(second, type="start", prompt="a blue ball")
+            assert (await hear(second, "error"))["error"]["code"] == "streams_full"
+    await group.close()
+    await tenants.close()
