@@ -16,9 +16,14 @@ class CircuitBreaker:
         self._num_failures = 0
         self._next_trial = 0.0
 
+    @property
+    def is_closed(self) -> bool:
+        """Tell whether calls are made as usual."""
+        return self._num_failures < self._max_failures
+
     def admit(self, now: float) -> bool:
         """Tell whether a call may be made; True obliges to make it."""
-        if self._num_failures < self._max_failures:
+        if self.is_closed:
             return True
         if now < self._next_trial:
             return False

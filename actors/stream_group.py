@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, Final, Protocol
 
 from actors.live_messages import ChunkSpec, LiveFacts, MediaFormat, Output, ReadyGroup, Recording, StreamSpec
+from actors.stream_figures import StreamFigures
 from actors.stream_session import SessionConfig, StreamSession
 from reprise.speculative.estimator import crowd_of
 
@@ -111,6 +112,7 @@ class StreamGroup:
         self._queue = DeadlineQueue(workers.num_denoisers)
         self._facts: LiveFacts | None = None
         self._sessions: dict[str, StreamSession] = {}
+        self._figures = StreamFigures()
         self._tasks: set[asyncio.Task[None]] = set()
         self._recordings: asyncio.Queue[Recording] = asyncio.Queue()
         self._keeping: dict[str, asyncio.Future[str]] = {}
@@ -139,7 +141,7 @@ class StreamGroup:
         load = (count + 1) * share / self._workers.num_denoisers
         if count and (load > self._config.max_load or count >= self._config.max_streams):
             raise StreamsFull(f"{count} streams run here, one more would take the workers to {100 * load:.0f} %")
-        session = StreamSession(spec, self._facts, self._config.session, self)
+        session = StreamSession(spec, self._facts, self._config.session, self, self._figures)
         self._sessions[session.token] = session
         self._tell_crowd()
         task = asyncio.create_task(self._run(session))
@@ -199,6 +201,10 @@ class StreamGroup:
             "viewers": sum(len(session.viewers) for session in self._sessions.values()),
             "denoisers": self._workers.num_denoisers,
         }
+
+    def take_figures(self) -> StreamFigures:
+        """Give what the streams have shown since this was last asked."""
+        return self._figures.take()
 
     def _session(self, token: str) -> StreamSession:
         session = self._sessions.get(token)

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import IO, Any, Final, Protocol
 
 from actors.live_messages import ChunkSpec, Frames, LiveFacts, MediaFormat, Output, ReadyGroup, Recording, StreamSpec
+from actors.stream_figures import StreamFigures, StreamWatch
 from actors.viewer import Viewer
 from reprise.speculative.estimator import EstimatorConfig
 from reprise.speculative.events import (
@@ -81,7 +82,9 @@ class StreamSession:
         facts: LiveFacts,
         config: SessionConfig,
         maker: ChunkMaker,
+        figures: StreamFigures | None = None,
     ) -> None:
+        """Figures of the group are added to as the stream plays."""
         self.id = f"stream_{secrets.token_hex(12)}"
         self.token = secrets.token_urlsafe(TOKEN_BYTES)
         self.spec, self.facts = spec, facts
@@ -96,6 +99,7 @@ class StreamSession:
             fallback=config.fallback,
         )
         self.machine = StreamMachine(self.machine_config)
+        self._watch = StreamWatch(StreamFigures() if figures is None else figures)
         self._log: IO[str] | None = None
         self._shown: list[bytes] = []
         """The MP4 of what was shown, in pieces, where it is kept."""
@@ -223,6 +227,7 @@ class StreamSession:
         if isinstance(event, Tick) and (self.machine.tick_at is None or now < self.machine.tick_at - EPSILON_S):
             return  # what came before it has changed what is due
         commands = self.machine.feed(event, now)
+        self._watch.see(event, commands, now)
         if self._log is not None:
             self._log.write(step_line(Step(now, event, tuple(commands))) + "\n")
         if isinstance(event, Update) and event.version != self.spec.sequence:  # the first one is in `started`

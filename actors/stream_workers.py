@@ -23,6 +23,7 @@ from actors.live_messages import (
     StreamSpec,
 )
 from actors.placement import Bundle, bundle_options, place
+from actors.stream_figures import StreamFigures
 from actors.stream_group import GroupConfig, StreamGroup
 
 KIND: Final = "streams"
@@ -175,6 +176,10 @@ class StreamGroupActor:
     async def stats(self) -> dict[str, Any]:
         """Give what an operator asks for."""
         return self._group.stats()
+
+    async def take_figures(self) -> StreamFigures:
+        """Give what the streams have shown since this was last asked."""
+        return self._group.take_figures()
 
     async def close(self) -> None:
         """End all streams and the workers."""

@@ -53,7 +53,11 @@ LongRenderer = serve.deployment(
 )
 Live = serve.deployment(LiveDeployment, name="Live", ray_actor_options={"num_cpus": 0.1}, max_ongoing_requests=64)
 Router = serve.deployment(
-    RouterDeployment, name="Router", ray_actor_options={"num_cpus": 0.1}, graceful_shutdown_timeout_s=DRAIN_S
+    RouterDeployment,
+    name="Router",
+    ray_actor_options={"num_cpus": 0.1},
+    max_ongoing_requests=256,
+    graceful_shutdown_timeout_s=DRAIN_S,
 )
 Api = serve.deployment(
     serve.ingress()(ApiDeployment),

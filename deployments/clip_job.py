@@ -11,12 +11,14 @@ import logging
 import time
 from typing import Final
 
-from actors.messages import ClipDone, DenoiseRequest, StepDone, TrajectoryStored
+from actors.messages import ClipDone, ClipRequest, DenoiseRequest, StepDone, TrajectoryStored
 from actors.retrieval import Admission
 from deployments.api.artifacts import ArtifactStore, Variant
 from deployments.api.facts import FailureCode, ReuseFacts, StageSeconds, truncation_warnings
 from deployments.api.jobs import JobStore
 from deployments.api.video_job import ClaimedJob, JobLease, WriteOutcome
+from deployments.guard import Guard
+from deployments.metrics import Metrics
 from deployments.parts import (
     Denoiser,
     DiffExtractor,
@@ -25,7 +27,6 @@ from deployments.parts import (
     Retrieval,
     WorkerLost,
     WorkFailed,
-    guarded,
 )
 from deployments.planning import Lookup, PlanningConfig, ReusePlanner, partition_of
 from reprise.chorus.objects import object_phrases
@@ -53,12 +54,18 @@ class ClipJobRunner:
         denoiser: Denoiser,
         masks: MaskGenerator | None = None,
         diff: DiffExtractor | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._config = config
         self._jobs = jobs
         self._artifacts = artifacts
-        self._planner = ReusePlanner(config, jobs=jobs, embedder=embedder, retrieval=retrieval, diff=diff)
+        self._planner = ReusePlanner(
+            config, jobs=jobs, embedder=embedder, retrieval=retrieval, diff=diff, metrics=metrics
+        )
         self._retrieval = retrieval
+        self._registering = Guard("registration", timeout_s=REGISTER_TIMEOUT_S, metrics=metrics)
+        # However often it has failed: of a deleted video nothing may stay.
+        self._purging = Guard("purge", timeout_s=REGISTER_TIMEOUT_S, has_breaker=False, metrics=metrics)
         self._denoiser = denoiser
         self._masks = masks
         self._mask_tasks: set[asyncio.Task[None]] = set()
@@ -74,6 +81,10 @@ class ClipJobRunner:
         except WorkFailed as error:
             logger.warning("%s failed with %s: %s", lease.video_id, error.code, error)
             await self._jobs.fail(lease, error.code, str(error))
+
+    async def estimate(self, tenant: str, clip: ClipRequest) -> ReusePlan:
+        """Plan a clip that is not queued yet; when its turn comes it is planned again, with what is there then."""
+        return (await self._planner.look_up(tenant, clip)).plan
 
     async def _denoise(self, claimed: ClaimedJob, found: Lookup) -> None:
         lease, clip = claimed.lease, claimed.job.request
@@ -125,8 +136,8 @@ class ClipJobRunner:
         if outcome in (WriteOutcome.DELETED, WriteOutcome.GONE):
             await asyncio.to_thread(self._artifacts.delete, lease.tenant, lease.video_id)
         elif outcome is WriteOutcome.APPLIED and done.plan.source_id is not None:
-            saved = done.plan.boundaries.k1
-            await guarded(self._retrieval.touch(lease.tenant, done.plan.source_id, saved), timeout_s=REGISTER_TIMEOUT_S)
+            source_id, saved = done.plan.source_id, done.plan.boundaries.k1
+            await self._registering.call(lambda: self._retrieval.touch(lease.tenant, source_id, saved))
 
     async def _offer(self, claimed: ClaimedJob, found: Lookup, stored: TrajectoryStored) -> None:
         """Offer the stored latents to later requests; of a video that was deleted meanwhile nothing may stay."""
@@ -140,11 +151,11 @@ class ClipJobRunner:
                 seed=clip.seed,
                 vector=found.embedding.vector,
             )
-            await guarded(self._retrieval.admit(admission), timeout_s=REGISTER_TIMEOUT_S)
+            await self._registering.call(lambda: self._retrieval.admit(admission))
             self._begin_masks(lease, clip.prompt, stored)
         # Again, since a delete that came in between found nothing to purge.
         if not await self._is_kept(lease):
-            await guarded(self._retrieval.purge(lease.tenant, lease.video_id), timeout_s=REGISTER_TIMEOUT_S)
+            await self._purging.call(lambda: self._retrieval.purge(lease.tenant, lease.video_id))
 
     def _begin_masks(self, lease: JobLease, prompt: str, stored: TrajectoryStored) -> None:
         """Have the masks of the source's objects made while its denoiser goes on to the next job.

@@ -33,6 +33,7 @@ from deployments.config_sections import (
     DiffSection,
     EmbedderSection,
     LiveSection,
+    LogSection,
     LongSection,
     MaskSection,
     RouterSection,
@@ -104,6 +105,7 @@ class AppConfig(Section):
     api: ApiSection = ApiSection()
     auth: AuthSection = AuthSection()
     admission: AdmissionSection = AdmissionSection()
+    log: LogSection = LogSection()
 
     @field_validator("preset")
     @classmethod

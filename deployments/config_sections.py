@@ -160,6 +160,15 @@ class ApiSection(Section):
     """Seconds a finished job and its files are kept."""
 
 
+class LogSection(Section):
+    """The structured line of each job that ended."""
+
+    jobs_file: str | None = None
+    """Where lines are appended; by default they go to the router's standard output."""
+    prompts: bool = False
+    """True writes the text of prompts, which otherwise appear as a hash."""
+
+
 class AuthSection(Section):
     """API keys; without them everybody is the one tenant `default`."""
 

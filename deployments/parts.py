@@ -3,10 +3,8 @@
 Handles of Serve deployments implement them in handles.py, tests by plain classes.
 """
 
-import asyncio
-import logging
-from collections.abc import AsyncGenerator, Awaitable
-from typing import Any, Protocol, TypeVar
+from collections.abc import AsyncGenerator
+from typing import Any, Protocol
 
 from actors.diff_extractor import DiffResult
 from actors.embedder import Embedding
@@ -14,11 +12,7 @@ from actors.messages import DenoiseEvent, DenoiseRequest, LongEvent, LongRequest
 from actors.retrieval import Admission
 from cache_store.partition import PartitionKey
 from deployments.api.facts import FailureCode
-from reprise.chorus.plan import Candidate, MissReason
-
-logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
+from reprise.chorus.plan import Candidate
 
 
 class WorkerLost(Exception):
@@ -98,15 +92,3 @@ class DiffExtractor(Protocol):
     async def extract(self, source: str, target: str) -> DiffResult:
         """Tell which words differ, within a deadline of its own."""
         ...
-
-
-async def guarded(call: Awaitable[T], *, timeout_s: float) -> T | MissReason:
-    """Await a part that reuse depends on; too late or in error is a reason for a miss, logged once."""
-    try:
-        return await asyncio.wait_for(call, timeout_s)
-    except TimeoutError:
-        logger.warning("a reuse call took longer than %.2f s", timeout_s)
-        return MissReason.LOOKUP_TIMEOUT
-    except Exception:  # whatever breaks in there, the clip can be computed without it
-        logger.exception("a reuse call failed")
-        return MissReason.LOOKUP_FAILED

@@ -16,7 +16,9 @@ from actors.embedder import Embedding
 from actors.messages import ClipRequest
 from cache_store.partition import PartitionKey
 from deployments.api.jobs import JobStore
-from deployments.parts import DiffExtractor, Embedder, Retrieval, guarded
+from deployments.guard import Guard
+from deployments.metrics import Metrics
+from deployments.parts import DiffExtractor, Embedder, Retrieval
 from reprise.chorus.plan import Candidate, MissReason, ReuseMode, ReusePlan, plan_miss, plan_reuse
 from reprise.chorus.prompt_diff import TokenDiff
 from reprise.chorus.stages import StageMap
@@ -51,7 +53,7 @@ class Lookup:
 
 
 class ReusePlanner:
-    """Plans jobs; keeps nothing between them."""
+    """Plans jobs; keeps nothing between them but which part fails."""
 
     def __init__(
         self,
@@ -61,8 +63,11 @@ class ReusePlanner:
         embedder: Embedder,
         retrieval: Retrieval,
         diff: DiffExtractor | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         """Without `diff` the aligner alone compares prompts."""
+        self._embedding = Guard("embedder", timeout_s=config.embed_timeout_s, metrics=metrics)
+        self._looking_up = Guard("retrieval", timeout_s=config.lookup_timeout_s, metrics=metrics)
         self._config = config
         self._jobs = jobs
         self._embedder = embedder
@@ -75,12 +80,12 @@ class ReusePlanner:
         if not config.is_reuse_on or clip.reuse is ReuseMode.OFF:
             return Lookup(plan=plan_miss(MissReason.OFF))
         begin = time.perf_counter()
-        embedding = await guarded(self._embedder.embed(clip.prompt), timeout_s=config.embed_timeout_s)
+        embedding = await self._embedding.call(lambda: self._embedder.embed(clip.prompt))
         embed_s = time.perf_counter() - begin
         if isinstance(embedding, MissReason):
             return Lookup(plan=plan_miss(embedding), embed_s=embed_s)
         begin = time.perf_counter()
-        found = await guarded(self._plan(tenant, clip, embedding), timeout_s=config.lookup_timeout_s)
+        found = await self._looking_up.call(lambda: self._plan(tenant, clip, embedding))
         lookup_s = time.perf_counter() - begin
         if isinstance(found, MissReason):
             return Lookup(plan=plan_miss(found), embedding=embedding, embed_s=embed_s, lookup_s=lookup_s)

@@ -53,6 +53,7 @@ class Router:
         self._consumer = f"router-{secrets.token_hex(6)}"
         self._running: dict[asyncio.Task[None], JobLease] = {}
         self._is_draining = False
+        self._is_stopped = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -69,7 +70,7 @@ class Router:
         await asyncio.wait([take])
         while self._running:
             await asyncio.wait(self._running)
-        renew.cancel()
+        self._is_stopped.set()
         await asyncio.wait([renew])
 
     def check(self) -> None:
@@ -118,8 +119,10 @@ class Router:
                 await self._jobs.fail(claimed.lease, FailureCode.INTERNAL_ERROR, message)
 
     async def _renew_leases(self) -> None:
-        while True:
-            await asyncio.sleep(self._config.renew_period_s)
+        while not self._is_stopped.is_set():
+            # Not cancelled either: a client that is cut off in a call may take the cancellation for its own.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_stopped.wait(), self._config.renew_period_s)
             with contextlib.suppress(RedisError, OSError):
                 await self._jobs.expire_waiting()
             leases = {lease.video_id: task for task, lease in self._running.items()}

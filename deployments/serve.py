@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 APP_NAME = "reprise"
 
 
-def start(config: AppConfig, *, host: str, port: int) -> None:
+def start(config: AppConfig, *, host: str, port: int, metrics_port: int | None = None) -> None:
     """Start Ray and the application; returns when every replica is up and the model is warm."""
     # Ray reports usage to its authors unless told otherwise; that is the operator's decision to make, not ours.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -37,9 +37,18 @@ def start(config: AppConfig, *, host: str, port: int) -> None:
         log_to_driver=False,
         logging_level=logging.WARNING,
         configure_logging=False,
+        _metrics_export_port=metrics_port,  # none picks a free one
     )
     serve.start(http_options={"host": host, "port": port}, logging_config={"log_level": "WARNING"})
     serve.run(build_app(config), name=APP_NAME, route_prefix="/")
+
+
+def metrics_url() -> str:
+    """Give the address of this node's metrics, ours and Ray's own."""
+    import ray
+
+    (node,) = (node for node in ray.nodes() if node["NodeID"] == ray.get_runtime_context().get_node_id())
+    return f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
 
 
 def free_port() -> int:
@@ -80,16 +89,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--config", type=pathlib.Path, help="YAML file with the keys of AppConfig")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--metrics-port", type=int, help="where Prometheus may read; by default any free port")
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     values = yaml.safe_load(args.config.read_text()) if args.config else {}
     config = AppConfig.model_validate(values or {})
     logger.info("starting %s; the first start takes about a minute", config.preset)
-    start(config, host=args.host, port=args.port)
+    start(config, host=args.host, port=args.port, metrics_port=args.metrics_port)
     done = threading.Event()
     for signum in (signal.SIGINT, signal.SIGTERM):  # after the start, since Ray takes SIGTERM over
         signal.signal(signum, lambda *_: done.set())
     logger.info("ready on http://%s:%d (POST /v1/videos, docs at /docs); Ctrl-C stops", args.host, args.port)
+    logger.info("metrics on %s", metrics_url())
     done.wait()
     logger.info("stopping")
     stop()

@@ -119,16 +119,19 @@ async def set_limits(tenant: Tenant, body: LimitsBody, services: Services) -> Li
 @router.delete("/{tenant}/data")
 async def purge(tenant: Tenant, services: Services) -> Purged:
     """Remove a tenant's jobs, files and everything that could be reused of them; its keys and limits stay."""
-    videos = 0
+    removed: list[str] = []
     while True:
         page = await services.jobs.page(tenant, after=None, limit=_PAGE, order="asc")
         for job in page.jobs:
-            videos += await services.jobs.delete(tenant, job.id)
+            await services.jobs.delete(tenant, job.id)
             await asyncio.to_thread(services.artifacts.delete, tenant, job.id)
+            removed.append(job.id)
         if not page.has_more:
             break
     await services.forget_source(tenant, None)
-    return Purged(tenant=tenant, videos=videos)
+    for video_id in removed:
+        await services.jobs.leftovers.purged(tenant, video_id)
+    return Purged(tenant=tenant, videos=len(removed))
 
 
 def _tenants(services: ApiServices) -> TenantStore:

@@ -21,7 +21,18 @@ from deployments.api.errors import REQUEST_ID_HEADER, install_error_handlers
 from deployments.api.jobs import JobStore
 from deployments.api.live_streams import LiveStreams
 from deployments.api.retention import keep_sweeping
-from deployments.api.services import ApiServices, ApiSettings, CheckReadiness, FindMask, ForgetSource, Readiness
+from deployments.api.services import (
+    ApiServices,
+    ApiSettings,
+    CheckReadiness,
+    CountRefusal,
+    FindMask,
+    ForgetSource,
+    PredictWork,
+    Readiness,
+    no_count,
+    no_prediction,
+)
 from deployments.api.tenants import TenantStore
 
 
@@ -84,6 +95,8 @@ def create_api(
     find_mask: FindMask | None = None,
     live_streams: LiveStreams | None = None,
     tenants: TenantStore | None = None,
+    predict_work: PredictWork = no_prediction,
+    count_refusal: CountRefusal = no_count,
 ) -> FastAPI:
     """Build the app; `check_readiness` tells of what lies behind the job store, which the app checks itself.
 
@@ -93,7 +106,7 @@ def create_api(
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        sweep = asyncio.create_task(keep_sweeping(jobs, artifacts, period_s=settings.sweep_period_s))
+        sweep = asyncio.create_task(keep_sweeping(jobs, artifacts, forget_source, period_s=settings.sweep_period_s))
         try:
             yield
         finally:
@@ -113,6 +126,8 @@ def create_api(
         find_mask=find_mask,
         live=live_streams,
         tenants=tenants,
+        predict_work=predict_work,
+        count_refusal=count_refusal,
     )
     app.add_middleware(_NameRequests)
     install_error_handlers(app)

@@ -1,7 +1,7 @@
 """The one error tree of the HTTP edge and the handlers that give every failure the OpenAI error shape.
 
 `{"error": {"message", "type", "param", "code"}}`, whatever went wrong; a stack trace never leaves the server.
-Knows nothing about videos.
+Knows nothing about videos; every failure is counted by its code.
 """
 
 import json
@@ -192,36 +192,40 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _on_bug)
 
 
-async def _on_api_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
+def _answer(request: Request, error: ApiError) -> Response:
+    request.app.state.services.count_refusal(error.code or error.type)
     return error_response(error)
 
 
-async def _on_bad_parameter(_: Request, error: Exception) -> Response:
+async def _on_api_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return _answer(request, error)
+
+
+async def _on_bad_parameter(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     param = str(first["loc"][-1])
-    return error_response(
-        InvalidRequest(f"{param}: {first['msg']}; got {reprlib.repr(first.get('input'))}", param=param)
-    )
+    message = f"{param}: {first['msg']}; got {reprlib.repr(first.get('input'))}"
+    return _answer(request, InvalidRequest(message, param=param))
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"{request.method} {request.url.path}: {error.detail}"
-    return error_response(_HttpError(message, status=error.status_code, headers=error.headers))
+    return _answer(request, _HttpError(message, status=error.status_code, headers=error.headers))
 
 
-async def _on_store_fault(_: Request, error: Exception) -> Response:
+async def _on_store_fault(request: Request, error: Exception) -> Response:
     logger.error("the job store failed: %s", error)
-    return error_response(Unavailable("the job store does not answer; try again", code="store_unavailable"))
+    return _answer(request, Unavailable("the job store does not answer; try again", code="store_unavailable"))
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:
     request_id = getattr(request.state, "request_id", "unknown")
     logger.error("request %s failed with %s", request_id, type(error).__name__)
-    response = error_response(
-        ApiError(f"the server failed on this request; quote {request_id} in a report", code="internal_error")
+    response = _answer(
+        request, ApiError(f"the server failed on this request; quote {request_id} in a report", code="internal_error")
     )
     # The handler of last resort runs outside the middleware that names every other response.
     response.headers[REQUEST_ID_HEADER] = request_id

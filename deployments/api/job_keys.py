@@ -8,6 +8,7 @@ Layout, all under `reprise:{jobs}` (one hash tag, so that a script may touch sev
     :tombstone:<tenant>:<id>       set for a while after a delete: late writers are told, nothing is resurrected
     :expiry                        sorted set of `<tenant>/<id>` by the time when files are to be removed
     :deadlines                     sorted set of `<tenant>/<id>` by the time beyond which nobody wants the job
+    :purges                        sorted set of deleted `<tenant>/<id>`, by time, whose latents may still be there
     :ended                         stream of `<tenant>/<id>` that reached a final status, for those who report it
     :clock                         the newest creation stamp
     :limits:<tenant>               hash (weight, max_unfinished_jobs), written by the tenant store
@@ -28,6 +29,7 @@ from deployments.api.video_job import Lane
 PREFIX: Final = "reprise:{jobs}"
 EXPIRY: Final = f"{PREFIX}:expiry"
 DEADLINES: Final = f"{PREFIX}:deadlines"
+PURGES: Final = f"{PREFIX}:purges"
 ENDED: Final = f"{PREFIX}:ended"
 CLOCK: Final = f"{PREFIX}:clock"
 GROUP: Final = "routers"

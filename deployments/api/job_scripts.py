@@ -20,9 +20,50 @@ local function touch(job, expiry, member, expires_ms)
 end
 """
 
+_REFUSE: Final = """
+local function limits_of(prefix, tenant, most)
+  local held = redis.call('HMGET', prefix .. ':limits:' .. tenant, 'weight', 'max_unfinished_jobs')
+  return tonumber(held[1] or '1'), tonumber(held[2] or most)
+end
+-- Tell why a job of so many seconds cannot be taken; nil when it can.
+local function refuse(prefix, tenant, queue, work, queues, most, most_of_tenant, seconds, most_wait, workers, deadline)
+  local weight, mine = limits_of(prefix, tenant, most_of_tenant)
+  if redis.call('XLEN', queue) >= mine then return {'tenant_full', mine} end
+  -- Under fair queueing a job waits for its tenant's own work, and of the others' for what their weights let go first.
+  local turn = (tonumber(redis.call('HGET', work, tenant) or '0') + seconds) / weight
+  local held, unfinished, ahead = redis.call('HGETALL', work), 0, 0
+  for i = 1, #held, 2 do
+    unfinished = unfinished + redis.call('XLEN', queues .. held[i])
+    local theirs = tonumber(held[i + 1])
+    if held[i] ~= tenant then theirs = math.min(theirs, turn * limits_of(prefix, held[i], most_of_tenant)) end
+    ahead = ahead + theirs
+  end
+  local wait = ahead / tonumber(workers)
+  if unfinished >= tonumber(most) then return {'full'} end
+  if tonumber(most_wait) > 0 and wait > tonumber(most_wait) then
+    return {'overloaded', string.format('%.3f', wait)}
+  end
+  if deadline ~= '' and (wait + seconds) * 1000 > tonumber(deadline) then
+    return {'too_late', string.format('%.3f', wait + seconds)}
+  end
+  return nil
+end
+"""
+
+HAS_ROOM: Final = (
+    _REFUSE
+    + """
+-- Tell whether a job of no work would be taken: then it is worth finding out how much it is.
+-- KEYS: queue, work | ARGV: prefix, tenant, prefix of the lane's queues, most unfinished jobs of the lane, of a tenant,
+--       most seconds of waiting, workers
+return refuse(ARGV[1], ARGV[2], KEYS[1], KEYS[2], ARGV[3], ARGV[4], ARGV[5], 0, ARGV[6], ARGV[7], '') and 0 or 1
+"""
+)
+
 CREATE: Final = (
     NOW
     + TOUCH
+    + _REFUSE
     + """
 -- KEYS: clock, list, queue, expiry, idempotency, turns, virtual time, work, bell, deadlines
 -- ARGV: prefix, tenant, random, fingerprint ('' without a key), key lifetime ms, retention ms, model, request, reuse,
@@ -36,28 +77,10 @@ if ARGV[4] ~= '' then
     return {'existing', redis.call('HGETALL', job_prefix .. held[1])}
   end
 end
-local function limits_of(name)
-  local held = redis.call('HMGET', ARGV[1] .. ':limits:' .. name, 'weight', 'max_unfinished_jobs')
-  return tonumber(held[1] or '1'), tonumber(held[2] or ARGV[13])
-end
-local weight, most_of_tenant = limits_of(tenant)
-if redis.call('XLEN', KEYS[3]) >= most_of_tenant then return {'tenant_full', most_of_tenant} end
--- Under fair queueing a job waits for its tenant's own work, and for as much of the others' as their weights allow.
-local seconds, held = tonumber(ARGV[14]), redis.call('HGETALL', KEYS[8])
-local turn = (tonumber(redis.call('HGET', KEYS[8], tenant) or '0') + seconds) / weight
-local unfinished, ahead = 0, 0
-for i = 1, #held, 2 do
-  unfinished = unfinished + redis.call('XLEN', ARGV[10] .. held[i])
-  local work = tonumber(held[i + 1])
-  if held[i] ~= tenant then work = math.min(work, turn * limits_of(held[i])) end
-  ahead = ahead + work
-end
-local wait = ahead / tonumber(ARGV[16])
-if unfinished >= tonumber(ARGV[12]) then return {'full', string.format('%.3f', wait)} end
-if tonumber(ARGV[15]) > 0 and wait > tonumber(ARGV[15]) then return {'overloaded', string.format('%.3f', wait)} end
-if ARGV[17] ~= '' and (wait + seconds) * 1000 > tonumber(ARGV[17]) then
-  return {'too_late', string.format('%.3f', wait + seconds)}
-end
+local refusal = refuse(ARGV[1], tenant, KEYS[3], KEYS[8], ARGV[10], ARGV[12], ARGV[13], tonumber(ARGV[14]), ARGV[15],
+  ARGV[16], ARGV[17])
+if refusal then return refusal end
+local weight, seconds = limits_of(ARGV[1], tenant, ARGV[13]), tonumber(ARGV[14])
 -- Strictly rising over all replicas, so that list order is creation order and never changes.
 local last = tonumber(redis.call('GET', KEYS[1]) or '0')
 if now_us <= last then now_us = last + 1 end
@@ -114,9 +137,9 @@ ADD: Final = (
     + """
 -- Write a job that is finished already, under a name that NAME gave; nobody ran it and nobody will.
 -- KEYS: job, list, expiry | ARGV: tenant, id, stamp, retention ms, model, request, reuse, status
-local now_s = math.floor(now_ms / 1000)
+local now = string.format('%.0f', now_ms)
 redis.call('HSET', KEYS[1], 'id', ARGV[2], 'tenant', ARGV[1], 'status', ARGV[8], 'progress', 100, 'attempts', 0,
-  'created_us', ARGV[3], 'started_at', now_s, 'completed_at', now_s, 'model', ARGV[5], 'request', ARGV[6],
+  'created_us', ARGV[3], 'started_ms', now, 'ended_ms', now, 'model', ARGV[5], 'request', ARGV[6],
   'reuse', ARGV[7])
 redis.call('ZADD', KEYS[2], ARGV[3], ARGV[2])
 touch(KEYS[1], KEYS[3], ARGV[1] .. '/' .. ARGV[2], now_ms + ARGV[4])

@@ -23,6 +23,7 @@ from deployments.api.job_keys import (
     EXPIRY,
     GROUP,
     PREFIX,
+    PURGES,
     idempotency_key,
     job_key,
     lane_key,
@@ -31,6 +32,7 @@ from deployments.api.job_keys import (
     queue_key,
     tombstone_key,
 )
+from deployments.api.job_leftovers import JobLeftovers
 from deployments.api.redis_client import connect_async
 from deployments.api.video_job import (
     TRANSITIONS,
@@ -40,6 +42,7 @@ from deployments.api.video_job import (
     JobLease,
     JobPage,
     Lane,
+    LaneLoad,
     VideoJob,
     VideoStatus,
     WriteOutcome,
@@ -82,6 +85,7 @@ class JobStore:
         self._retention_ms = int(config.retention_s * 1000)
         script = redis.register_script
         self._create = script(job_scripts.CREATE)
+        self._has_room = script(job_scripts.HAS_ROOM)
         self._name = script(job_scripts.NAME)
         self._add = script(job_scripts.ADD)
         self._claim = script(queue_scripts.CLAIM)
@@ -90,8 +94,7 @@ class JobStore:
         self._expire_waiting = script(queue_scripts.EXPIRE_WAITING)
         self._delete = script(queue_scripts.DELETE)
         self._page = script(job_scripts.PAGE)
-        self._due = script(job_scripts.DUE)
-        self._forget = script(job_scripts.FORGET)
+        self.leftovers = JobLeftovers(redis)
 
     @classmethod
     def connect(cls, url: str, config: JobStoreConfig | None = None, *, timeout_s: float = 5.0) -> Self:
@@ -170,6 +173,34 @@ class JobStore:
                 assert deadline_s is not None
                 raise DeadlineOutOfReach(float(found[0]), deadline_s)
         return _job(found[0])
+
+    async def has_room(self, tenant: str, lane: Lane) -> bool:
+        """Tell whether a job would be taken if it were no work; cheap, and nothing is promised."""
+        config = self._config
+        found = await self._has_room(
+            keys=[queue_key(lane, tenant), lane_key(lane, "work")],
+            args=[
+                PREFIX,
+                tenant,
+                queue_key(lane, ""),
+                config.max_unfinished_jobs,
+                config.max_unfinished_jobs_per_tenant,
+                config.max_wait_s,
+                config.workers[lane],
+            ],
+        )
+        return bool(found)
+
+    async def load(self, lane: Lane) -> LaneLoad:
+        """Count the jobs of a lane, and sum up the seconds of work that they are."""
+        work: dict[str, str] = await cast(Awaitable[Any], self._redis.hgetall(lane_key(lane, "work")))
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for tenant in work:
+                pipe.xlen(queue_key(lane, tenant))
+                pipe.xpending(queue_key(lane, tenant), GROUP)
+            found: list[Any] = await pipe.execute()
+        running = sum(pending["pending"] for pending in found[1::2])
+        return LaneLoad(waiting=sum(found[::2]) - running, running=running, work_s=sum(map(float, work.values())))
 
     async def add_finished(
         self,
@@ -258,7 +289,7 @@ class JobStore:
 
     async def mark_started(self, lease: JobLease) -> WriteOutcome:
         """Report that the first denoise step begins."""
-        return await self._write(lease, JobEvent.START, stamp="started_at")
+        return await self._write(lease, JobEvent.START, stamp="started_ms")
 
     async def set_progress(self, lease: JobLease, progress: int) -> WriteOutcome:
         """Report progress in per cent; a lower one than before changes nothing, and 100 is kept for `finish`."""
@@ -271,9 +302,7 @@ class JobStore:
 
     async def finish(self, lease: JobLease, reuse: ReuseFacts) -> WriteOutcome:
         """Complete the job; its files must be stored before. Remove them if the outcome is not `APPLIED`."""
-        return await self._write(
-            lease, JobEvent.FINISH, progress=100, stamp="completed_at", fields={"reuse": reuse.to_json()}
-        )
+        return await self._write(lease, JobEvent.FINISH, progress=100, fields={"reuse": reuse.to_json()})
 
     async def fail(self, lease: JobLease, code: FailureCode, message: str) -> WriteOutcome:
         """Fail the job for a reason that a person can read."""
@@ -333,21 +362,22 @@ class JobStore:
         return frozenset(video_id for video_id, exists in zip(video_ids, found, strict=True) if not exists)
 
     async def delete(self, tenant: str, video_id: str) -> bool:
-        """Remove a job in any status; False if there is none. Its files are the caller's to remove."""
+        """Remove a job in any status; False if there is none.
+
+        Its files, and what could be reused of it, are the caller's to remove; `leftovers.purged` is to follow.
+        """
         removed = await self._delete(
-            keys=[job_key(tenant, video_id), tombstone_key(tenant, video_id), list_key(tenant), EXPIRY, DEADLINES],
+            keys=[
+                job_key(tenant, video_id),
+                tombstone_key(tenant, video_id),
+                list_key(tenant),
+                EXPIRY,
+                DEADLINES,
+                PURGES,
+            ],
             args=[video_id, member_of(tenant, video_id), int(self._config.tombstone_s * 1000), GROUP],
         )
         return bool(removed)
-
-    async def due(self, *, limit: int) -> list[tuple[str, str]]:
-        """Give (tenant, id) of jobs whose files are to be removed; call `forget` for each when that is done."""
-        members = await self._due(keys=[EXPIRY], args=[limit])
-        return [(tenant, video_id) for tenant, _, video_id in (member.partition("/") for member in members)]
-
-    async def forget(self, tenant: str, video_id: str) -> None:
-        """Drop the last traces of an expired job."""
-        await self._forget(keys=[EXPIRY, list_key(tenant)], args=[member_of(tenant, video_id), video_id])
 
 
 def _job(flat: Sequence[str]) -> VideoJob:

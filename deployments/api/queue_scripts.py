@@ -23,8 +23,9 @@ local function leave(queue, group, entry, work, deadlines)
   if redis.call('XLEN', queue) == 0 then redis.call('HDEL', work, fields.tenant) end
   redis.call('ZREM', deadlines, fields.tenant .. '/' .. fields.id)
 end
--- Let those know who report how jobs ended.
-local function tell(ended, member)
+-- Stamp a job that is final and let those know who report how jobs ended.
+local function tell(ended, job, member)
+  redis.call('HSET', job, 'ended_ms', string.format('%.0f', now_ms))
   redis.call('XADD', ended, 'MAXLEN', '~', 100000, '*', 'job', member)
 end
 """
@@ -52,7 +53,7 @@ local function begin(queue, entry)
       return
     end
     redis.call('HSET', job, 'status', 'failed', 'error', ARGV[8])
-    tell(KEYS[6], member)
+    tell(KEYS[6], job, member)
   end
   leave(queue, ARGV[3], entry[1], KEYS[3], KEYS[5])
 end
@@ -118,13 +119,13 @@ if not is_final and held[4] and tonumber(held[4]) < now_ms then
   is_final, outcome = true, 'late'
 else
   redis.call('HSET', KEYS[1], 'status', ARGV[2], 'progress', math.max(tonumber(held[3]), tonumber(ARGV[4])))
-  if ARGV[10] ~= '' then redis.call('HSETNX', KEYS[1], ARGV[10], math.floor(now_ms / 1000)) end
+  if ARGV[10] ~= '' then redis.call('HSETNX', KEYS[1], ARGV[10], string.format('%.0f', now_ms)) end
   for i = 12, #ARGV, 2 do redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1]) end
 end
 touch(KEYS[1], KEYS[4], ARGV[6], now_ms + ARGV[5])
 if is_final then
   leave(KEYS[3], ARGV[8], ARGV[9], KEYS[5], KEYS[6])
-  tell(KEYS[7], ARGV[6])
+  tell(KEYS[7], KEYS[1], ARGV[6])
 end
 return outcome
 """
@@ -161,7 +162,7 @@ for _, member in ipairs(late) do
     redis.call('HSET', job, 'status', 'failed', 'error', ARGV[3])
     touch(job, KEYS[2], member, now_ms + ARGV[4])
     leave(held[2], ARGV[2], held[3], held[4], KEYS[1])
-    tell(KEYS[3], member)
+    tell(KEYS[3], job, member)
     failed = failed + 1
   else
     redis.call('ZREM', KEYS[1], member)
@@ -175,7 +176,7 @@ DELETE: Final = (
     NOW
     + _LEAVE
     + """
--- KEYS: job, tombstone, list, expiry, deadlines
+-- KEYS: job, tombstone, list, expiry, deadlines, purges
 -- ARGV: id, member, tombstone lifetime ms, group
 local held = redis.call('HMGET', KEYS[1], 'entry', 'idempotency', 'queue', 'work')
 if redis.call('DEL', KEYS[1]) == 0 then return 0 end
@@ -188,6 +189,7 @@ if held[3] then -- a video that was added finished never waited in a queue
 end
 -- The sweep removes the files once more when no late writer can be left.
 redis.call('ZADD', KEYS[4], string.format('%.0f', now_ms + ARGV[3]), ARGV[2])
+redis.call('ZADD', KEYS[6], string.format('%.0f', now_ms), ARGV[2])
 return 1
 """
 )

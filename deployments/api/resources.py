@@ -53,9 +53,9 @@ def video_object(job: VideoJob) -> VideoObject:
     """Show a stored job to its caller."""
     return VideoObject(
         id=job.id,
-        created_at=job.created_at,
-        completed_at=job.completed_at,
-        expires_at=job.expires_at if job.status.is_final else None,
+        created_at=int(job.created_at),
+        completed_at=None if job.completed_at is None else int(job.completed_at),
+        expires_at=int(job.expires_at) if job.status.is_final else None,
         status=job.status,
         progress=job.progress,
         model=job.model,

@@ -6,6 +6,7 @@ from typing import cast
 
 from starlette.requests import HTTPConnection
 
+from actors.messages import ClipRequest
 from deployments.api.artifacts import ArtifactStore
 from deployments.api.jobs import JobStore
 from deployments.api.limits import ApiLimits
@@ -45,6 +46,22 @@ ForgetSource = Callable[[str, str | None], Awaitable[None]]
 """Given a tenant and the id of a video, or None for all: drop everything that later requests could reuse of it."""
 
 
+PredictWork = Callable[[str, ClipRequest], Awaitable[float]]
+"""Given a tenant and a request: the seconds that a worker will spend on it, 0 where nobody can tell. Never raises."""
+
+CountRefusal = Callable[[str], None]
+"""Given an error's code: count one more."""
+
+
+async def no_prediction(_tenant: str, _request: ClipRequest) -> float:
+    """Tell nothing."""
+    return 0.0
+
+
+def no_count(_code: str) -> None:
+    """Count nothing."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ApiServices:
     """Everything a route may use."""
@@ -53,6 +70,8 @@ class ApiServices:
     jobs: JobStore
     artifacts: ArtifactStore
     forget_source: ForgetSource
+    predict_work: PredictWork = no_prediction
+    count_refusal: CountRefusal = no_count
     find_mask: FindMask | None = None
     live: LiveStreams | None = None
     """Where live streams are made, if they are."""

@@ -75,11 +75,13 @@ class VideoJob:
     """Per cent, 0 to 100; never falls."""
     attempts: int
     """Runs begun so far."""
-    created_at: int
+    created_at: float
     """Unix seconds, as are the other times."""
-    started_at: int | None
-    completed_at: int | None
-    expires_at: int
+    started_at: float | None
+    """When the first denoising step began."""
+    ended_at: float | None
+    """When the job became final."""
+    expires_at: float
     """When record and files go; moves on with each write until the job is final."""
     model: str
     request: ClipRequest
@@ -87,6 +89,16 @@ class VideoJob:
     error: JobError | None
     num_fragments: int = 0
     """Pieces of a long video that can be shown already."""
+
+    @property
+    def completed_at(self) -> float | None:
+        """Give when the video was there."""
+        return self.ended_at if self.status is VideoStatus.COMPLETED else None
+
+    @property
+    def lane(self) -> Lane:
+        """Give the queue that the job waited in."""
+        return lane_of(self.request)
 
     @property
     def seconds(self) -> str:
@@ -144,6 +156,16 @@ class ClaimedJob:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class LaneLoad:
+    """Unfinished jobs of a lane."""
+
+    waiting: int
+    running: int
+    work_s: float
+    """Seconds of work that all of them are, as predicted when they came."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class JobPage:
     """One page of a tenant's list."""
 
@@ -159,10 +181,10 @@ def job_from_fields(fields: Mapping[str, str]) -> VideoJob:
         status=VideoStatus(fields["status"]),
         progress=int(fields["progress"]),
         attempts=int(fields["attempts"]),
-        created_at=int(fields["created_us"]) // 1_000_000,
-        started_at=int(fields["started_at"]) if "started_at" in fields else None,
-        completed_at=int(fields["completed_at"]) if "completed_at" in fields else None,
-        expires_at=int(fields["expires_ms"]) // 1000,
+        created_at=int(fields["created_us"]) / 1_000_000,
+        started_at=int(fields["started_ms"]) / 1000 if "started_ms" in fields else None,
+        ended_at=int(fields["ended_ms"]) / 1000 if "ended_ms" in fields else None,
+        expires_at=int(fields["expires_ms"]) / 1000,
         model=fields["model"],
         request=request_from_json(fields["request"]),
         reuse=facts_from_json(fields["reuse"]),

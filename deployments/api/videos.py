@@ -28,7 +28,7 @@ from deployments.api.resources import VideoDeleted, VideoList, VideoObject, body
 from deployments.api.schema import VideoCreate, VideoRemix, draw_seed, read_prompt, restrict_reuse, to_clip_request
 from deployments.api.services import ApiServices, services_of
 from deployments.api.stream import stream_fragments
-from deployments.api.video_job import Idempotency, VideoJob, VideoStatus
+from deployments.api.video_job import Idempotency, VideoJob, VideoStatus, lane_of
 from reprise.chorus.plan import ReuseMode
 
 logger = logging.getLogger(__name__)
@@ -147,8 +147,9 @@ async def delete_video(video_id: str, services: Services, tenant: Tenant) -> Vid
     await asyncio.to_thread(services.artifacts.delete, tenant, video_id)
     try:
         await services.forget_source(tenant, video_id)
-    except Exception:  # whatever it was, the video itself is gone, and its latents expire
-        logger.exception("%s is deleted, but its latents could not be", video_id)
+        await services.jobs.leftovers.purged(tenant, video_id)
+    except Exception:  # whatever it was, the video itself is gone, and the sweep tries again
+        logger.exception("%s is deleted, its latents are not yet", video_id)
     return VideoDeleted(id=video_id)
 
 
@@ -207,8 +208,16 @@ async def _submit(
         )
     facts = ReuseFacts(effective=effective_parameters(clip, max_sequence_length=limits.max_sequence_length))
     idempotency = None if key is None else Idempotency(key=key, fingerprint=print_of_body)
+    # A look-up that only helps to refuse would cost the most when there is the least to spare.
+    has_room = await services.jobs.has_room(tenant, lane_of(clip))
     return await services.jobs.create(
-        tenant, clip, model=limits.model, reuse=facts, idempotency=idempotency, deadline_s=deadline_s
+        tenant,
+        clip,
+        model=limits.model,
+        reuse=facts,
+        idempotency=idempotency,
+        work_s=await services.predict_work(tenant, clip) if has_room else 0.0,
+        deadline_s=deadline_s,
     )
 
 

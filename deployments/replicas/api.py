@@ -5,6 +5,7 @@ from typing import Any
 
 from ray.serve.handle import DeploymentHandle
 
+from actors.messages import ClipRequest
 from cache_store.connection import connect
 from cache_store.latents.redis import RedisLatentStore
 from deployments.api.app import create_api
@@ -13,10 +14,14 @@ from deployments.api.jobs import JobStore
 from deployments.api.services import ApiSettings, Readiness
 from deployments.api.tenants import TenantStore
 from deployments.config import AppConfig
+from deployments.guard import Guard
 from deployments.live_handle import RayLiveStreams
+from deployments.metrics import RayMetrics, Sample
 from deployments.replicas.store import Store, store_url
 
 MASK_TIMEOUT_S = 5.0
+PREDICT_TIMEOUT_S = 0.5
+"""For a look-up before a job is queued, which its caller waits for; later, and its work is not known."""
 FORGET_TIMEOUT_S = 5.0
 """For removing a deleted video's latents, which its caller waits for."""
 
@@ -40,6 +45,8 @@ class ApiDeployment:
         self._artifacts = ArtifactStore(config.artifacts())
         self._tenants = TenantStore.connect(url) if config.auth.enabled else None
         self._router = router
+        self._metrics = RayMetrics()
+        self._predicting = Guard("admission", timeout_s=PREDICT_TIMEOUT_S, metrics=self._metrics)
         self._retrieval = retrieval
         self._live = None if live is None else RayLiveStreams(live)
 
@@ -54,6 +61,8 @@ class ApiDeployment:
             find_mask=self._find_mask,
             live_streams=self._live,
             tenants=self._tenants,
+            predict_work=self._predict_work,
+            count_refusal=self._count_refusal,
         )
 
     async def _check_readiness(self) -> Readiness:
@@ -62,6 +71,13 @@ class ApiDeployment:
         except Exception as error:  # whatever keeps the router from answering is the reason
             return Readiness(ready=False, reason=f"the router is not ready: {type(error).__name__}")
         return Readiness(ready=True)
+
+    async def _predict_work(self, tenant: str, clip: ClipRequest) -> float:
+        found = await self._predicting.call(lambda: self._router.estimate.remote(tenant, clip))
+        return found if isinstance(found, float) else 0.0
+
+    def _count_refusal(self, code: str) -> None:
+        self._metrics.record([Sample("reprise_requests_refused_total", 1, (code,))])
 
     async def _forget_source(self, tenant: str, video_id: str | None) -> None:
         await asyncio.wait_for(self._retrieval.purge.remote(tenant, video_id), timeout=FORGET_TIMEOUT_S)

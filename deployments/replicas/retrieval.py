@@ -9,6 +9,7 @@ from actors.retrieval import Admission, RetrievalReplica
 from cache_store.contracts import EncoderTag
 from cache_store.partition import PartitionKey
 from deployments.config import AppConfig
+from deployments.metrics import METRICS_PERIOD_S, RayMetrics, cache_samples
 from deployments.replicas.store import Store, store_url
 from reprise.chorus.plan import Candidate
 
@@ -20,6 +21,16 @@ class RetrievalDeployment:
         encoder: EncoderTag = await embedder.tag.remote()
         self._replica = RetrievalReplica(config.retrieval_config(), encoder=encoder, store_url=await store_url(store))
         await asyncio.to_thread(self._replica.start)
+        self._metrics = RayMetrics()
+        self._watching = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        before = None
+        while True:
+            await asyncio.sleep(METRICS_PERIOD_S)
+            now = self._replica.stats()
+            self._metrics.record(cache_samples(now, before))
+            before = now
 
     async def candidates(self, partition: PartitionKey, vector: bytes, count: int) -> list[Candidate]:
         """Give the nearest sources of a partition."""

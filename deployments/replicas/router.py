@@ -1,16 +1,23 @@
 """The router's deployment: waits for every part, then runs jobs until it is told to drain."""
 
 import asyncio
+import logging
+import pathlib
+import secrets
 
 from ray.serve.handle import DeploymentHandle
+from redis.exceptions import RedisError
 
+from actors.messages import ClipRequest
 from cache_store.contracts import EncoderTag
 from cache_store.partition import PartitionKey
 from deployments.api.artifacts import ArtifactStore
+from deployments.api.ended_jobs import EndedJobs
 from deployments.api.jobs import JobStore
 from deployments.api.video_job import Lane
 from deployments.clip_job import ClipJobRunner
 from deployments.config import AppConfig
+from deployments.costs import CostLearner, CostModel
 from deployments.handles import (
     DenoiserHandle,
     DiffExtractorHandle,
@@ -19,10 +26,16 @@ from deployments.handles import (
     MaskGeneratorHandle,
     RetrievalHandle,
 )
+from deployments.herald import Herald
+from deployments.job_log import JobLog
+from deployments.job_metrics import JobMetrics
 from deployments.long_job import LongJobRunner
+from deployments.metrics import METRICS_PERIOD_S, RayMetrics, lane_samples
 from deployments.planning import PlanningConfig
 from deployments.replicas.store import Store, store_url
 from deployments.router import Router, RouterConfig
+
+logger = logging.getLogger(__name__)
 
 
 class RouterDeployment:
@@ -39,9 +52,11 @@ class RouterDeployment:
         diff: DeploymentHandle | None,
         long_renderer: DeploymentHandle | None,
     ) -> None:
+        self._metrics, self._costs = RayMetrics(), CostModel()
         encoder: EncoderTag = await embedder.tag.remote()
         partition: PartitionKey = await denoiser.partition.remote()
-        jobs = JobStore.connect(await store_url(store), config.job_store_config())
+        url = await store_url(store)
+        jobs = JobStore.connect(url, config.job_store_config())
         artifacts = ArtifactStore(config.artifacts())
         runner = ClipJobRunner(
             PlanningConfig(
@@ -58,7 +73,9 @@ class RouterDeployment:
             denoiser=DenoiserHandle(denoiser),
             masks=None if masks is None else MaskGeneratorHandle(masks, timeout_s=config.masks.timeout_s),
             diff=None if diff is None else DiffExtractorHandle(diff, deadline_s=config.diff.deadline_s),
+            metrics=self._metrics,
         )
+        self._runner, self._jobs = runner, jobs
         self._routers = [Router(RouterConfig(num_slots=config.denoiser.num_replicas), jobs=jobs, runner=runner)]
         if long_renderer is not None:
             long_runner = LongJobRunner(jobs=jobs, artifacts=artifacts, renderer=LongRendererHandle(long_renderer))
@@ -66,6 +83,29 @@ class RouterDeployment:
             self._routers.append(Router(long_config, jobs=jobs, runner=long_runner))
         for router in self._routers:
             await router.start()
+        log = JobLog(
+            None if config.log.jobs_file is None else pathlib.Path(config.log.jobs_file),
+            with_prompts=config.log.prompts,
+        )
+        ended = EndedJobs.connect(url, name=f"herald-{secrets.token_hex(6)}")
+        herald = Herald(ended, jobs, [log, JobMetrics(self._metrics), CostLearner(self._costs)])
+        self._telling = [asyncio.create_task(herald.run()), asyncio.create_task(self._watch())]
+
+    async def estimate(self, tenant: str, clip: ClipRequest) -> float:
+        """Predict the seconds that a worker will spend on a request after its look-up; 0 while nothing is known."""
+        if self._costs.predict(clip) is None:
+            return 0.0
+        plan = None if clip.is_long else await self._runner.estimate(tenant, clip)
+        return self._costs.predict(clip, None if plan is None else plan.boundaries) or 0.0
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(METRICS_PERIOD_S)
+            try:
+                for lane in Lane:
+                    self._metrics.record(lane_samples(lane, await self._jobs.load(lane)))
+            except (RedisError, OSError) as error:
+                logger.warning("the queues could not be read: %s", error)
 
     def is_ready(self) -> bool:
         """Answer once every part the router depends on has started and its loops run."""

@@ -59,6 +59,8 @@ class MissReason(enum.StrEnum):
     """Embedding or look-up took longer than its deadline."""
     LOOKUP_FAILED = "lookup_failed"
     """Embedding or look-up raised an error."""
+    CIRCUIT_OPEN = "circuit_open"
+    """Embedding or look-up failed several times in a row and is left alone for a while."""
     SOURCE_MISSING = "source_missing"
     """The source's latents are gone, or do not pass their checks."""
 

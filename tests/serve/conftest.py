@@ -23,6 +23,7 @@ from cache_store.embedded import EmbeddedConfig, EmbeddedValkey
 from cache_store.latents.redis import RedisLatentStore
 from deployments.app import build_app
 from deployments.config import AppConfig
+from deployments.config_sections import LogSection
 from deployments.serve import APP_NAME, drain, free_port
 
 STEPS = 8
@@ -56,6 +57,12 @@ class Server:
         """Stop the application when its running jobs are done; Ray goes on."""
         drain()
         serve.delete(APP_NAME)
+
+    @property
+    def jobs_file(self) -> pathlib.Path:
+        """Give the file with a line for each job that ended."""
+        assert self.config.log.jobs_file is not None
+        return pathlib.Path(self.config.log.jobs_file)
 
     def latent_steps(self, video_id: str) -> set[int]:
         """Give the steps of which latents are stored of a video."""
@@ -91,7 +98,7 @@ def server() -> Iterator[Server]:
     )
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="reprise-serve-") as folder:
-        server = Server(config=AppConfig(data_dir=folder), port=port)
+        server = Server(config=AppConfig(data_dir=folder, log=LogSection(jobs_file=f"{folder}/jobs.log")), port=port)
         try:
             serve.start(http_options={"host": "127.0.0.1", "port": port}, logging_config={"log_level": "WARNING"})
             server.start()

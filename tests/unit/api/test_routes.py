@@ -12,6 +12,7 @@ from deployments.api.app import create_api
 from deployments.api.artifacts import ArtifactStore, Variant
 from deployments.api.jobs import JobStore, JobStoreConfig
 from deployments.api.services import ApiSettings, Readiness
+from tests.unit.api.clips import TENANT
 from tests.unit.api.conftest import Forgotten, tiny_limits
 from tests.unit.api.played_router import PlayedRouter
 
@@ -209,6 +210,7 @@ async def test_a_cache_that_fails_does_not_keep_a_video_from_being_deleted(
         assert (await http.delete(f"/v1/videos/{finished[0]}")).status_code == 200
         assert (await http.get(f"/v1/videos/{finished[0]}")).status_code == 404
     assert f"{finished[0]} is deleted" in caplog.text
+    assert await jobs.leftovers.to_purge(limit=9) == [(TENANT, finished[0])], "the sweep tries again"
 
 
 async def test_health_tells_alive_from_ready(jobs: JobStore, artifacts: ArtifactStore) -> None:

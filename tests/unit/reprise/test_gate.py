@@ -219,7 +219,7 @@ def test_scenes_of_the_tiny_world_need_no_rule_of_their_own(seed: int) -> None:
     [
         ("a large red star moves right and a blue square rests over a black background", 50),
         ("a large red star moves right and a blue star rests over a black background", 20),
-        ("a large red star moves right and a small blue square falls over a black background", 15),
+        ("a large red star moves right and a small blue square falls over a black background", 12),
         ("a large red star moves right and a blue square rests over a grey background", 25),
     ],
 )
