@@ -222,6 +222,7 @@ class AppConfig(Section):
         return JobStoreConfig(
             retention_s=float(self.api.result_ttl_s),
             max_attempts=self.router.max_attempts,
+            lease_timeout_s=self.router.lease_timeout_s,
             max_unfinished_jobs=admission.max_unfinished_jobs,
             max_unfinished_jobs_per_tenant=admission.max_unfinished_jobs_per_tenant or admission.max_unfinished_jobs,
             max_wait_s=admission.max_wait_s,

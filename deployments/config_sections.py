@@ -150,6 +150,8 @@ class RouterSection(Section):
     fetch_timeout_s: float = Field(2.0, gt=0)
     max_attempts: int = Field(2, ge=1)
     """Runs of a job whose worker died, the first included."""
+    lease_timeout_s: float = Field(30.0, gt=0)
+    """A run whose router has not been heard of for so long is taken over by another run."""
 
 
 class ApiSection(Section):

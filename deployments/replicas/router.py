@@ -38,6 +38,12 @@ from deployments.router import Router, RouterConfig
 logger = logging.getLogger(__name__)
 
 
+def router_config(config: AppConfig, lane: Lane) -> RouterConfig:
+    """Give the settings of the router of a lane."""
+    num_slots = config.denoiser.num_replicas if lane is Lane.CLIPS else config.long.num_replicas
+    return RouterConfig(num_slots=num_slots, lane=lane, renew_period_s=config.router.lease_timeout_s / 6)
+
+
 class RouterDeployment:
     """Runs queued jobs."""
 
@@ -76,11 +82,10 @@ class RouterDeployment:
             metrics=self._metrics,
         )
         self._runner, self._jobs = runner, jobs
-        self._routers = [Router(RouterConfig(num_slots=config.denoiser.num_replicas), jobs=jobs, runner=runner)]
+        self._routers = [Router(router_config(config, Lane.CLIPS), jobs=jobs, runner=runner)]
         if long_renderer is not None:
             long_runner = LongJobRunner(jobs=jobs, artifacts=artifacts, renderer=LongRendererHandle(long_renderer))
-            long_config = RouterConfig(num_slots=config.long.num_replicas, lane=Lane.LONG)
-            self._routers.append(Router(long_config, jobs=jobs, runner=long_runner))
+            self._routers.append(Router(router_config(config, Lane.LONG), jobs=jobs, runner=long_runner))
         for router in self._routers:
             await router.start()
         log = JobLog(

@@ -1,0 +1,1 @@
+"""Break each part of a running server on purpose, and judge what its clients then get."""
