@@ -104,7 +104,7 @@ def build_app(config: AppConfig) -> Application:
         long_renderer = LongRenderer.options(
             num_replicas=config.long.num_replicas,
             ray_actor_options={"num_cpus": renderer.num_cpus, "num_gpus": renderer.num_gpus},
-        ).bind(renderer)
+        ).bind(renderer, stall_timeout_s=config.long.stall_timeout_s)
     router = Router.bind(config, store, embedder, retrieval, denoiser, masks, diff, long_renderer)
     streams, live = config.live_config(), None
     if streams is not None:

@@ -47,6 +47,8 @@ class DenoiserSection(Section):
     device: str = "cpu"
     num_threads: int = Field(1, ge=1)
     """Threads of one replica's CPU kernels."""
+    stall_timeout_s: float = Field(600.0, gt=0)
+    """A replica whose clip has not moved by a step for so long is replaced; longer than the longest step and decode."""
     teacache: bool = False
     """Leave the model's blocks out at steps that hardly change, by the preset's TeaCache setting."""
 
@@ -59,6 +61,8 @@ class LongSection(Section):
     """`one worker` for a laptop or one GPU; with the others every replica has a gang of actors in one placement group
     run the forwards, and only decodes and encodes itself."""
     num_replicas: int = Field(1, ge=1)
+    stall_timeout_s: float = Field(600.0, gt=0)
+    """A replica whose video has not grown by a chunk for so long is replaced."""
     num_cpus: float = Field(0.1, ge=0)
     """Of each replica and each of its actors, as is num_gpus. Little, so that a laptop of two cores holds all replicas;
     give each its own in production."""

@@ -1,4 +1,4 @@
-"""The operator's routes, apart from the tenants' and under a key of their own: keys, limits, purge.
+"""The operator's routes, apart from the tenants' and under a key of their own: keys, limits, webhooks, purge.
 
 Offered only where API keys are on. What they do holds from the next request on, in every replica.
 """
@@ -7,12 +7,13 @@ import asyncio
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Path
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, HttpUrl
 
 from deployments.api.auth import require_admin
 from deployments.api.errors import InvalidRequest, NotFound
 from deployments.api.services import ApiServices, services_of
 from deployments.api.tenants import TENANT_NAME, ApiKey, TenantLimits, TenantStore
+from deployments.api.webhook_store import WebhookStore
 from reprise.chorus.plan import ReuseMode
 
 router = APIRouter(prefix="/admin/tenants", tags=["admin"], dependencies=[Depends(require_admin)])
@@ -56,6 +57,19 @@ class LimitsBody(_Body):
     reuse_modes: list[ReuseMode] = Field(default_factory=lambda: list(ReuseMode), min_length=1)
     min_tau: float | None = Field(None, ge=0, le=1)
     max_streams: int | None = Field(None, ge=0)
+
+
+class WebhookBody(_Body):
+    """Where a tenant is told."""
+
+    url: HttpUrl
+
+
+class WebhookObject(BaseModel):
+    """A tenant's webhook; `secret` is there only in the answer that made it."""
+
+    url: str
+    secret: str | None = None
 
 
 class Purged(BaseModel):
@@ -116,6 +130,30 @@ async def set_limits(tenant: Tenant, body: LimitsBody, services: Services) -> Li
     return body
 
 
+@router.put("/{tenant}/webhook")
+async def set_webhook(tenant: Tenant, body: WebhookBody, services: Services) -> WebhookObject:
+    """Set where a tenant is told of finished and failed videos, with a new secret, shown once."""
+    hook = await _webhooks(services).set(tenant, str(body.url))
+    return WebhookObject(url=hook.url, secret=hook.secret)
+
+
+@router.get("/{tenant}/webhook")
+async def get_webhook(tenant: Tenant, services: Services) -> WebhookObject:
+    """Tell where a tenant is told, without the secret."""
+    hook = await _webhooks(services).get(tenant)
+    if hook is None:
+        raise NotFound(f"{tenant} has no webhook", param="tenant")
+    return WebhookObject(url=hook.url)
+
+
+@router.delete("/{tenant}/webhook")
+async def delete_webhook(tenant: Tenant, services: Services) -> WebhookObject:
+    """Tell a tenant nothing any more."""
+    hook = await get_webhook(tenant, services)
+    await _webhooks(services).remove(tenant)
+    return hook
+
+
 @router.delete("/{tenant}/data")
 async def purge(tenant: Tenant, services: Services) -> Purged:
     """Remove a tenant's jobs, files and everything that could be reused of them; its keys and limits stay."""
@@ -137,6 +175,11 @@ async def purge(tenant: Tenant, services: Services) -> Purged:
 def _tenants(services: ApiServices) -> TenantStore:
     assert services.tenants is not None, "these routes are offered only with a tenant store"
     return services.tenants
+
+
+def _webhooks(services: ApiServices) -> WebhookStore:
+    assert services.webhooks is not None, "these routes are offered only with a webhook store"
+    return services.webhooks
 
 
 def _fields(key: ApiKey) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from deployments.api.services import (
     no_prediction,
 )
 from deployments.api.tenants import TenantStore
+from deployments.api.webhook_store import WebhookStore
 
 
 class Health(BaseModel):
@@ -95,6 +96,7 @@ def create_api(
     find_mask: FindMask | None = None,
     live_streams: LiveStreams | None = None,
     tenants: TenantStore | None = None,
+    webhooks: WebhookStore | None = None,
     predict_work: PredictWork = no_prediction,
     count_refusal: CountRefusal = no_count,
 ) -> FastAPI:
@@ -114,8 +116,9 @@ def create_api(
             with contextlib.suppress(asyncio.CancelledError):
                 await sweep
             await jobs.close()
-            if tenants is not None:
-                await tenants.close()
+            for store in (tenants, webhooks):
+                if store is not None:
+                    await store.close()
 
     app = FastAPI(title="Reprise", lifespan=lifespan)
     app.state.services = ApiServices(
@@ -126,6 +129,7 @@ def create_api(
         find_mask=find_mask,
         live=live_streams,
         tenants=tenants,
+        webhooks=webhooks,
         predict_work=predict_work,
         count_refusal=count_refusal,
     )

@@ -12,6 +12,7 @@ from deployments.api.jobs import JobStore
 from deployments.api.limits import ApiLimits
 from deployments.api.live_streams import LiveStreams
 from deployments.api.tenants import TenantStore
+from deployments.api.webhook_store import WebhookStore
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,6 +78,8 @@ class ApiServices:
     """Where live streams are made, if they are."""
     tenants: TenantStore | None = None
     """Whose keys callers must show; None asks for none."""
+    webhooks: WebhookStore | None = None
+    """Where the operator sets whom to tell; there when `tenants` is."""
 
 
 def services_of(connection: HTTPConnection) -> ApiServices:

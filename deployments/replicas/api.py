@@ -13,6 +13,7 @@ from deployments.api.artifacts import ArtifactStore
 from deployments.api.jobs import JobStore
 from deployments.api.services import ApiSettings, Readiness
 from deployments.api.tenants import TenantStore
+from deployments.api.webhook_store import WebhookStore
 from deployments.config import AppConfig
 from deployments.guard import Guard
 from deployments.live_handle import RayLiveStreams
@@ -44,6 +45,7 @@ class ApiDeployment:
         self._latents = RedisLatentStore(connect(url, timeout_s=MASK_TIMEOUT_S), ttl_s=config.store.entry_ttl_s)
         self._artifacts = ArtifactStore(config.artifacts())
         self._tenants = TenantStore.connect(url) if config.auth.enabled else None
+        self._webhooks = WebhookStore.connect(url) if config.auth.enabled else None
         self._router = router
         self._metrics = RayMetrics()
         self._predicting = Guard("admission", timeout_s=PREDICT_TIMEOUT_S, metrics=self._metrics)
@@ -61,6 +63,7 @@ class ApiDeployment:
             find_mask=self._find_mask,
             live_streams=self._live,
             tenants=self._tenants,
+            webhooks=self._webhooks,
             predict_work=self._predict_work,
             count_refusal=self._count_refusal,
         )

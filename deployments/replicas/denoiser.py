@@ -14,6 +14,7 @@ from cache_store.latents.redis import RedisLatentStore
 from cache_store.partition import PartitionKey
 from deployments.config import AppConfig
 from deployments.replicas.store import Store, store_url
+from deployments.stall_watch import StallWatch
 
 
 class DenoiserDeployment:
@@ -23,15 +24,22 @@ class DenoiserDeployment:
         url = await store_url(store)
         client = connect(url, timeout_s=app.router.fetch_timeout_s)
         self._replica = DenoiserReplica(config, RedisLatentStore(client, ttl_s=app.store.entry_ttl_s))
+        self._watch = StallWatch(app.denoiser.stall_timeout_s)
         self._has_masks = app.reuse and app.mask_generator_config() is not None
         await asyncio.to_thread(self._replica.start)
 
     async def generate(self, request: DenoiseRequest) -> AsyncGenerator[DenoiseEvent, None]:
         """Stream the events of one clip."""
         # Closed here rather than by the garbage collector: the work must stop as soon as the caller goes.
-        async with contextlib.aclosing(self._replica.generate(request)) as events:
-            async for event in events:
-                yield self._with_reference(event)
+        with self._watch.working():
+            async with contextlib.aclosing(self._replica.generate(request)) as events:
+                async for event in events:
+                    self._watch.moved()
+                    yield self._with_reference(event)
+
+    def check_health(self) -> None:
+        """Fail when a clip has stopped moving; Serve then puts another replica in this one's place."""
+        self._watch.check()
 
     def _with_reference(self, event: DenoiseEvent) -> DenoiseEvent:
         """Leave a clip's frames in this node's object store, from where the mask generator takes them."""

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from actors.long_renderer import LongRendererConfig, LongRendererReplica, OneWorker, Renderer
 from actors.messages import LongEvent, LongRequest
 from actors.wavefront import GangConfig, Wavefront
+from deployments.stall_watch import StallWatch
 from reprise.flashforward.model import LongModel
 from reprise.flashforward.schedule import Placement
 
@@ -31,16 +32,23 @@ def make_renderer(config: LongRendererConfig, model: LongModel) -> Renderer:
 class LongRendererDeployment:
     """Makes long videos; one at a time."""
 
-    async def __init__(self, config: LongRendererConfig) -> None:  # type: ignore[misc] # Serve awaits it
+    async def __init__(self, config: LongRendererConfig, *, stall_timeout_s: float) -> None:  # type: ignore[misc] # Serve awaits it
+        self._watch = StallWatch(stall_timeout_s)
         self._replica = LongRendererReplica(config, functools.partial(make_renderer, config))
         await asyncio.to_thread(self._replica.start)
 
     async def generate(self, request: LongRequest) -> AsyncGenerator[LongEvent, None]:
         """Stream the events of one video."""
         # Closed here rather than by the garbage collector: the work must stop as soon as the caller goes.
-        async with contextlib.aclosing(self._replica.generate(request)) as events:
-            async for event in events:
-                yield event
+        with self._watch.working():
+            async with contextlib.aclosing(self._replica.generate(request)) as events:
+                async for event in events:
+                    self._watch.moved()
+                    yield event
+
+    def check_health(self) -> None:
+        """Fail when a video has stopped moving; Serve then puts another replica in this one's place."""
+        self._watch.check()
 
     def __del__(self) -> None:
         if hasattr(self, "_replica"):

@@ -15,6 +15,7 @@ from deployments.api.artifacts import ArtifactStore
 from deployments.api.ended_jobs import EndedJobs
 from deployments.api.jobs import JobStore
 from deployments.api.video_job import Lane
+from deployments.api.webhook_store import WebhookStore
 from deployments.clip_job import ClipJobRunner
 from deployments.config import AppConfig
 from deployments.costs import CostLearner, CostModel
@@ -26,7 +27,7 @@ from deployments.handles import (
     MaskGeneratorHandle,
     RetrievalHandle,
 )
-from deployments.herald import Herald
+from deployments.herald import Herald, Reporter
 from deployments.job_log import JobLog
 from deployments.job_metrics import JobMetrics
 from deployments.long_job import LongJobRunner
@@ -34,6 +35,7 @@ from deployments.metrics import METRICS_PERIOD_S, RayMetrics, lane_samples
 from deployments.planning import PlanningConfig
 from deployments.replicas.store import Store, store_url
 from deployments.router import Router, RouterConfig
+from deployments.webhooks import WebhookReporter, WebhookSender
 
 logger = logging.getLogger(__name__)
 
@@ -93,8 +95,10 @@ class RouterDeployment:
             with_prompts=config.log.prompts,
         )
         ended = EndedJobs.connect(url, name=f"herald-{secrets.token_hex(6)}")
-        herald = Herald(ended, jobs, [log, JobMetrics(self._metrics), CostLearner(self._costs)])
-        self._telling = [asyncio.create_task(herald.run()), asyncio.create_task(self._watch())]
+        hooks = WebhookStore.connect(url)
+        reporters: list[Reporter] = [log, JobMetrics(self._metrics), CostLearner(self._costs), WebhookReporter(hooks)]
+        herald, sender = Herald(ended, jobs, reporters), WebhookSender(hooks, jobs, self._metrics)
+        self._telling = [asyncio.create_task(work) for work in (herald.run(), sender.run(), self._watch())]
 
     async def estimate(self, tenant: str, clip: ClipRequest) -> float:
         """Predict the seconds that a worker will spend on a request after its look-up; 0 while nothing is known."""

@@ -16,6 +16,7 @@ from deployments.api.artifacts import ArtifactStore
 from deployments.api.jobs import JobStore
 from deployments.api.services import ApiSettings
 from deployments.api.tenants import TenantLimits, TenantStore
+from deployments.api.webhook_store import WebhookStore
 from reprise.chorus.plan import ReuseMode
 from tests.unit.api.conftest import Forgotten, tiny_limits
 from tests.unit.api.played_router import PlayedRouter
@@ -41,7 +42,8 @@ async def http(
         poll_after_ms=5,
         admin_key_sha256=hashlib.sha256(ADMIN["authorization"].removeprefix("Bearer ").encode()).hexdigest(),
     )
-    app = create_api(settings, jobs, artifacts, forget_source=forgotten, tenants=tenants)
+    webhooks = WebhookStore(tenants._redis)
+    app = create_api(settings, jobs, artifacts, forget_source=forgotten, tenants=tenants, webhooks=webhooks)
     transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url="http://reprise.test") as client:
         yield client
@@ -241,3 +243,17 @@ async def test_many_callers_are_told_apart_at_once(http: httpx2.AsyncClient) -> 
     for number, client in enumerate(clients):
         seen = (await client.videos.list()).data
         assert {video.id for video in seen} == {video.id for video in made[number::5]}
+
+
+async def test_a_webhook_shows_its_secret_once(http: httpx2.AsyncClient) -> None:
+    body = {"url": "https://example.com/hook"}
+    made = await admin(http, "PUT", "/acme/webhook", json=body)
+    again = await admin(http, "PUT", "/acme/webhook", json=body)
+    assert made["secret"].startswith("whsec_")
+    assert made["secret"] != again["secret"]
+    assert await admin(http, "GET", "/acme/webhook") == {"url": "https://example.com/hook", "secret": None}
+    await admin(http, "DELETE", "/acme/webhook")
+    for method in ("GET", "DELETE"):
+        assert (await http.request(method, "/admin/tenants/acme/webhook", headers=ADMIN)).status_code == 404
+    answer = await http.put("/admin/tenants/acme/webhook", headers=ADMIN, json={"url": "file:///etc/passwd"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "url")
