@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from deployments.api import admin, live, playground, videos
 from deployments.api.artifacts import ArtifactStore
 from deployments.api.auth import caller_of
+from deployments.api.description import ERRORS, describe_errors
 from deployments.api.errors import REQUEST_ID_HEADER, install_error_handlers
 from deployments.api.jobs import JobStore
 from deployments.api.live_streams import LiveStreams
@@ -120,7 +121,8 @@ def create_api(
                 if store is not None:
                     await store.close()
 
-    app = FastAPI(title="Reprise", lifespan=lifespan)
+    app = FastAPI(title="Reprise", lifespan=lifespan, responses=ERRORS)
+    describe_errors(app)
     app.state.services = ApiServices(
         settings=settings,
         jobs=jobs,
@@ -142,7 +144,7 @@ def create_api(
     playground.mount(app)
 
     @app.head("/health", include_in_schema=False)
-    @app.get("/health")
+    @app.get("/health", responses={503: {"model": Health, "description": "Alive, and not ready"}})
     async def health(response: Response) -> Health:
         """Answer 200 when ready and 503 when not; any answer means alive."""
         try:

@@ -21,6 +21,7 @@ from deployments.api.artifacts import VIDEO_ID, Variant
 from deployments.api.auth import Caller, caller_of, tenant_of
 from deployments.api.body import read_body
 from deployments.api.content import send_file
+from deployments.api.description import ErrorAnswer
 from deployments.api.errors import Conflict, InvalidRequest, NotBuilt, NotFound
 from deployments.api.facts import ReuseFacts, effective_parameters
 from deployments.api.mask import draw_mask
@@ -99,7 +100,11 @@ async def retrieve_video(video_id: str, response: Response, services: Services, 
 
 
 @router.head("/{video_id}/content", include_in_schema=False)
-@router.get("/{video_id}/content", response_class=Response)
+@router.get(
+    "/{video_id}/content",
+    response_class=Response,
+    responses={206: {"description": "A part"}, 416: {"model": ErrorAnswer, "description": "No such part"}},
+)
 async def download_video(
     video_id: str,
     request: Request,
