@@ -8,6 +8,7 @@ listed as such, never dropped. The trace is one stream, so one process: no `--pr
 about what a good result is.
 """
 
+import dataclasses
 import json
 import pathlib
 import sys
@@ -19,6 +20,7 @@ from locust import FastHttpUser, constant, events, task
 from locust.exception import StopUser
 
 from load_tests.ledger import JobRow, Ledger, Outcome, write_rows
+from load_tests.others import Canceller, Streamer, Tally
 from load_tests.traces import TraceItem, open_trace
 
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -35,6 +37,8 @@ class Workload:
         self._steps, self._size = options.steps, options.size
         self.job_timeout_s: float = options.job_timeout_s
         self.jobs_file = pathlib.Path(options.jobs_file)
+        self.tally_file = pathlib.Path(options.tally_file)
+        self.tally = Tally()
         self.ledger = Ledger()
         self.is_over = False
         """The trace has ended, and the run ends with the jobs that are open."""
@@ -158,12 +162,21 @@ def add_options(parser: Any) -> None:
     parser.add_argument("--size", default="", help="size of the clips; empty leaves it to the server")
     parser.add_argument("--job-timeout-s", type=float, default=600.0)
     parser.add_argument("--jobs-file", default="jobs.jsonl", help="where a row per job is written at the end")
+    parser.add_argument("--tally-file", default="tally.json", help="where is written what the other users have seen")
+    parser.add_argument("--cancellers", type=int, default=0, help="users who delete what they have asked for")
+    parser.add_argument("--streamers", type=int, default=0, help="users who watch live streams")
 
 
 @events.init.add_listener  # type: ignore[untyped-decorator]
 def prepare(environment: Any, **_: Any) -> None:
     """Read the trace before the first request, so that a bad one costs nothing."""
-    environment.workload = Workload(environment.parsed_options)
+    options = environment.parsed_options
+    workload = environment.workload = Workload(options)
+    # Locust takes a fixed count of 0 for none given, so whoever is not wanted must not be there.
+    Canceller.fixed_count, Streamer.fixed_count = options.cancellers, options.streamers
+    wanted = {Canceller: options.cancellers, Streamer: options.streamers}
+    environment.user_classes = [kind for kind in environment.user_classes if wanted.get(kind, 1)]
+    Canceller.tally = Streamer.tally = workload.tally
 
 
 @events.quitting.add_listener  # type: ignore[untyped-decorator]
@@ -174,4 +187,5 @@ def write_down(environment: Any, **_: Any) -> None:
     for row in open_rows:
         report(environment, row)
     write_rows(workload.jobs_file, [*workload.ledger.rows, *open_rows])
+    workload.tally_file.write_text(json.dumps(dataclasses.asdict(workload.tally)), encoding="utf-8")
     sys.stdout.write(f"jobs not finished when the test stopped: {len(open_rows)}\n")

@@ -1,12 +1,13 @@
 """A load test from nothing to a verdict: `python -m load_tests.run --minutes 10`, or `make load`.
 
-Starts the server on the bundled models with an empty cache, runs Locust against it, writes jobs.jsonl, hit_rate.csv
-and Locust's own CSV files, and prints the hit rate as it grows. Exits with 1 when a bound of thresholds.yaml is missed.
-Against a server that runs already, start Locust itself; see locustfile.py.
+Starts the server on the bundled models with an empty cache, runs Locust against it, writes jobs.jsonl, hit_rate.csv,
+hit_rate.png and Locust's own CSV files, and prints the hit rate as it grows. Exits with 1 when a bound of
+thresholds.yaml is missed. Against a server that runs already, start Locust itself; see locustfile.py.
 """
 
 import argparse
 import contextlib
+import json
 import os
 import pathlib
 import shutil
@@ -23,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deployments.serve import free_port
+from load_tests.figure import draw
 from load_tests.hit_rate import Window, hit_rate_table, write_csv
 from load_tests.ledger import JobRow, Outcome, read_rows
 from load_tests.thresholds import missed, read_thresholds
@@ -39,7 +41,11 @@ def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--minutes", type=float, default=10.0)
     length.add_argument("--requests", type=int, default=0, help="run this many requests instead; 0: by time")
-    parser.add_argument("--users", type=int, default=2, help="jobs under way at a time")
+    parser.add_argument("--users", type=int, default=2, help="jobs of the trace under way at a time")
+    parser.add_argument("--cancellers", type=int, default=1, help="users who delete what they have asked for")
+    parser.add_argument("--streamers", type=int, default=1, help="users who watch live streams")
+    parser.add_argument("--shape", choices=("constant", "soak", "ramp", "spike"), default="constant")
+    parser.add_argument("--preset", default="tiny-4step")
     parser.add_argument("--steps", type=int, default=0, help="denoising steps; 0: the model's default")
     parser.add_argument("--size", default="64x64", help="a larger canvas costs encoding time")
     parser.add_argument("--trace", default="tiny", help="`tiny`, `tiny-theme`, or a JSONL file with a `prompt` a line")
@@ -50,11 +56,11 @@ def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 @contextlib.contextmanager
-def serving(output: pathlib.Path) -> Iterator[str]:
+def serving(output: pathlib.Path, *, preset: str) -> Iterator[str]:
     """Run the server as a process of its own and give its URL once it is ready."""
     port = free_port()
     config = output / "app.yaml"
-    config.write_text(yaml.safe_dump({"preset": "tiny", "data_dir": str(output / "data")}))
+    config.write_text(yaml.safe_dump({"preset": preset, "data_dir": str(output / "data")}))
     command = [sys.executable, "-m", "deployments.serve", "--config", str(config), "--port", str(port)]
     with (output / "server.log").open("wb") as log:
         server = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
@@ -91,8 +97,10 @@ def locust_command(options: argparse.Namespace, url: str) -> list[str]:
     )
     settings = {
         "--host": url,
-        "--users": options.users,
-        "--spawn-rate": options.users,
+        "--users": options.users + options.cancellers + options.streamers,
+        "--spawn-rate": options.users + options.cancellers + options.streamers,
+        "--cancellers": options.cancellers,
+        "--streamers": options.streamers,
         "--stop-timeout": options.job_timeout_s,
         "--job-timeout-s": options.job_timeout_s,
         "--trace": options.trace,
@@ -100,10 +108,14 @@ def locust_command(options: argparse.Namespace, url: str) -> list[str]:
         "--steps": options.steps,
         "--size": options.size,
         "--jobs-file": options.output / "jobs.jsonl",
+        "--tally-file": options.output / "tally.json",
         "--csv": options.output / "locust",
     }
     words = [str(word) for pair in settings.items() for word in pair]
     file = str(pathlib.Path(__file__).with_name("locustfile.py"))
+    if options.shape != "constant":
+        file += f",{pathlib.Path(__file__).with_name('shapes.py')}"
+        length = ["--shape", options.shape, "--shape-s", str(60 * options.minutes)]
     return [sys.executable, "-m", "locust", "-f", file, "--headless", "--only-summary", *words, *length]
 
 
@@ -141,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.output.mkdir(parents=True)
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print("starting the server ...")
-    with serving(options.output) as url:
+    with serving(options.output, preset=options.preset) as url:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         locust = subprocess.run(locust_command(options, url), env=environment, check=False)
     if not (options.output / "jobs.jsonl").exists():
@@ -152,7 +164,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         write_csv(windows, file)
     console.print(as_table(windows))
     console.print(conditions(options, rows))
-    faults = missed(thresholds, rows)
+    tally = json.loads((options.output / "tally.json").read_text())
+    console.print(", ".join(f"{name.replace('_', ' ')} {count}" for name, count in tally.items()))
+    try:
+        draw(windows, options.output / "hit_rate.png", title=f"trace {options.trace}, preset {options.preset}")
+    except ImportError:
+        console.print("no figure was drawn, matplotlib is missing: pip install 'reprise[bench]'")
+    faults = missed(thresholds, rows, tally)
     for fault in faults:
         console.print(f"[red]missed: {fault}[/red]")
     console.print(f"everything is in {options.output}")

@@ -2,24 +2,32 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import yaml
 
 from load_tests.ledger import JobRow, Outcome
 
+LONG_RUN: Final = 500
+"""Requests from which on the hit rate is judged."""
 PATH: Final = pathlib.Path(__file__).with_name("thresholds.yaml")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Thresholds:
-    """Bounds on the number of jobs by outcome; times are reported, not judged: they belong to the machine."""
+    """Bounds on what became of jobs and streams; times are reported, not judged: they belong to the machine."""
 
     max_failed_jobs: int
     max_unfinished_jobs: int
     min_completed_jobs: int
     """A run in which nothing happened has proved nothing."""
+    max_cancel_faults: int
+    """Jobs that were there after their delete."""
+    max_stream_faults: int
+    """Live streams that broke, or in which a change was never seen."""
+    min_hit_percent: int
+    """In the last hundred requests of a run that has had five hundred or more, of which the cache is full enough."""
 
 
 def read_thresholds(path: pathlib.Path = PATH) -> Thresholds:
@@ -31,8 +39,8 @@ def read_thresholds(path: pathlib.Path = PATH) -> Thresholds:
     return Thresholds(**values)
 
 
-def missed(thresholds: Thresholds, rows: Iterable[JobRow]) -> list[str]:
-    """Say which bounds the rows miss, with both numbers; empty when none."""
+def missed(thresholds: Thresholds, rows: Sequence[JobRow], tally: Mapping[str, int] | None = None) -> list[str]:
+    """Say which bounds a run misses, with both numbers; empty when none."""
     outcomes = [row.outcome for row in rows]
     failed, unfinished, completed = (
         outcomes.count(outcome) for outcome in (Outcome.FAILED, Outcome.UNFINISHED, Outcome.COMPLETED)
@@ -44,4 +52,15 @@ def missed(thresholds: Thresholds, rows: Iterable[JobRow]) -> list[str]:
         found.append(f"{unfinished} jobs did not finish, at most {thresholds.max_unfinished_jobs} may")
     if completed < thresholds.min_completed_jobs:
         found.append(f"{completed} jobs completed, at least {thresholds.min_completed_jobs} must")
+    for name, bound in (
+        ("cancel_faults", thresholds.max_cancel_faults),
+        ("stream_faults", thresholds.max_stream_faults),
+    ):
+        count = (tally or {}).get(name, 0)
+        if count > bound:
+            found.append(f"{count} {name.replace('_', ' ')}, at most {bound} may be")
+    last = [row.hit is True for row in rows if row.outcome is Outcome.COMPLETED][-100:]
+    if len(rows) >= LONG_RUN and 100 * sum(last) < thresholds.min_hit_percent * len(last):
+        percent = 100 * sum(last) / len(last)
+        found.append(f"{percent:.0f} % of the last {len(last)} were hits, {thresholds.min_hit_percent} % must be")
     return found

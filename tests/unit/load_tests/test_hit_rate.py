@@ -1,5 +1,6 @@
 """The sums of a load test: the ledger, the table of windows and the thresholds."""
 
+import dataclasses
 import io
 import pathlib
 
@@ -7,7 +8,7 @@ import pytest
 
 from load_tests.hit_rate import Window, hit_rate_table, hits_in_order, share_of_hits, write_csv
 from load_tests.ledger import JobRow, Ledger, Outcome, read_rows, write_rows
-from load_tests.thresholds import Thresholds, missed, read_thresholds
+from load_tests.thresholds import LONG_RUN, Thresholds, missed, read_thresholds
 from load_tests.traces import Kind, TraceItem
 
 
@@ -116,8 +117,18 @@ def test_a_request_begins_and_ends_once() -> None:
     assert ledger.rows == [row(0)]
 
 
+LOOSE = Thresholds(
+    max_failed_jobs=1,
+    max_unfinished_jobs=1,
+    min_completed_jobs=1,
+    max_cancel_faults=0,
+    max_stream_faults=1,
+    min_hit_percent=0,
+)
+
+
 def test_missed_thresholds_name_both_numbers() -> None:
-    strict = Thresholds(max_failed_jobs=0, max_unfinished_jobs=0, min_completed_jobs=2)
+    strict = dataclasses.replace(LOOSE, max_failed_jobs=0, max_unfinished_jobs=0, min_completed_jobs=2)
     assert missed(strict, [row(0), row(1)]) == []
     rows = [row(0), failed(1), row(2, outcome=Outcome.UNFINISHED)]
     assert missed(strict, rows) == [
@@ -125,7 +136,23 @@ def test_missed_thresholds_name_both_numbers() -> None:
         "1 jobs did not finish, at most 0 may",
         "1 jobs completed, at least 2 must",
     ]
-    assert missed(Thresholds(max_failed_jobs=1, max_unfinished_jobs=1, min_completed_jobs=1), rows) == []
+    assert missed(LOOSE, rows) == []
+
+
+def test_the_other_users_are_judged_too() -> None:
+    tally = {"cancel_faults": 1, "stream_faults": 2, "cancelled": 5}
+    assert missed(LOOSE, [row(0)], tally) == [
+        "1 cancel faults, at most 0 may be",
+        "2 stream faults, at most 1 may be",
+    ]
+
+
+def test_hits_are_judged_at_the_end_of_a_long_run() -> None:
+    misses = [row(index, hit=False) for index in range(LONG_RUN)]
+    wanted = dataclasses.replace(LOOSE, min_hit_percent=30)
+    assert missed(wanted, misses[1:]) == []
+    assert missed(wanted, misses) == ["0 % of the last 100 were hits, 30 % must be"]
+    assert missed(wanted, [*misses[30:], *(row(1000 + index, hit=True) for index in range(30))]) == []
 
 
 def test_our_thresholds_are_readable_and_an_empty_run_misses_them() -> None:
