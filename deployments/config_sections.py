@@ -167,12 +167,14 @@ class ApiSection(Section):
 
 
 class LogSection(Section):
-    """The structured line of each job that ended."""
+    """What is told of each job that ended."""
 
     jobs_file: str | None = None
     """Where lines are appended; by default they go to the router's standard output."""
     prompts: bool = False
     """True writes the text of prompts, which otherwise appear as a hash."""
+    otlp_endpoint: str | None = None
+    """An OpenTelemetry collector, such as http://localhost:4318, that gets a trace of each job; needs extra `trace`."""
 
 
 class AuthSection(Section):

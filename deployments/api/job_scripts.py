@@ -68,7 +68,8 @@ CREATE: Final = (
 -- KEYS: clock, list, queue, expiry, idempotency, turns, virtual time, work, bell, deadlines
 -- ARGV: prefix, tenant, random, fingerprint ('' without a key), key lifetime ms, retention ms, model, request, reuse,
 --       prefix of the lane's queues, group, most unfinished jobs of the lane, of a tenant without a limit of its own,
---       seconds of work that the job is, most seconds of waiting (0 any), workers, deadline in ms from now ('' none)
+--       seconds of work that the job is, most seconds of waiting (0 any), workers, deadline in ms from now ('' none),
+--       the caller's trace ('' none)
 local tenant, job_prefix = ARGV[2], ARGV[1] .. ':job:' .. ARGV[2] .. ':'
 if ARGV[4] ~= '' then
   local held = redis.call('HMGET', KEYS[5], 'id', 'fingerprint')
@@ -98,6 +99,7 @@ if not mine or tonumber(mine) < tonumber(virtual) then redis.call('ZADD', KEYS[6
 redis.call('HSET', job, 'id', id, 'tenant', tenant, 'status', 'queued', 'progress', 0, 'attempts', 0,
   'created_us', stamp, 'model', ARGV[7], 'request', ARGV[8], 'reuse', ARGV[9], 'entry', entry, 'queue', KEYS[3],
   'work', KEYS[8])
+if ARGV[18] ~= '' then redis.call('HSET', job, 'traceparent', ARGV[18]) end
 if ARGV[17] ~= '' then
   local deadline = string.format('%.0f', now_ms + ARGV[17])
   redis.call('HSET', job, 'deadline_ms', deadline)

@@ -119,6 +119,7 @@ class JobStore:
         idempotency: Idempotency | None = None,
         work_s: float = 0.0,
         deadline_s: float | None = None,
+        traceparent: str = "",
     ) -> VideoJob:
         """Store a queued job and schedule it in one step, or give the job that the same key and body made before.
 
@@ -158,6 +159,7 @@ class JobStore:
                 config.max_wait_s,
                 config.workers[lane],
                 "" if deadline_s is None else int(1000 * deadline_s),
+                traceparent,
             ],
         )
         match outcome:

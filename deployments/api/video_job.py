@@ -87,6 +87,8 @@ class VideoJob:
     request: ClipRequest
     reuse: ReuseFacts
     error: JobError | None
+    traceparent: str | None = None
+    """The caller's span, where it named one."""
     num_fragments: int = 0
     """Pieces of a long video that can be shown already."""
 
@@ -189,5 +191,6 @@ def job_from_fields(fields: Mapping[str, str]) -> VideoJob:
         request=request_from_json(fields["request"]),
         reuse=facts_from_json(fields["reuse"]),
         error=error_from_json(fields["error"]) if "error" in fields else None,
+        traceparent=fields.get("traceparent"),
         num_fragments=int(fields.get("num_fragments", 0)),
     )

@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import json
 import logging
+import re
 import reprlib
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal
@@ -36,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 POLL_HEADER: Final = "openai-poll-after-ms"
 _MAX_KEY_CHARACTERS: Final = 255
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+"""The W3C header that names the caller's span; any other text is no reason to refuse a job."""
 
 router = APIRouter(prefix="/v1/videos", tags=["videos"])
 
@@ -56,7 +59,9 @@ async def create_video(
     if clip.source is not None:
         await _check_source(services, caller.tenant, clip.source)
     print_of_body = _fingerprint({"path": "create", **body.model_dump(mode="json")})
-    job = await _submit(services, caller.tenant, clip, idempotency_key, print_of_body, deadline_s=body.deadline_s)
+    job = await _submit(
+        request, services, caller.tenant, clip, idempotency_key, print_of_body, deadline_s=body.deadline_s
+    )
     return _show(services, job, response)
 
 
@@ -193,11 +198,12 @@ async def remix_video(
         remix_of=video_id,
     )
     print_of_body = _fingerprint({"path": f"remix {video_id}", **body.model_dump(mode="json")})
-    job = await _submit(services, caller.tenant, clip, idempotency_key, print_of_body)
+    job = await _submit(request, services, caller.tenant, clip, idempotency_key, print_of_body)
     return _show(services, job, response)
 
 
 async def _submit(
+    request: Request,
     services: ApiServices,
     tenant: str,
     clip: ClipRequest,
@@ -211,6 +217,7 @@ async def _submit(
         raise InvalidRequest(
             f"Idempotency-Key must have 1 to {_MAX_KEY_CHARACTERS} characters, got {len(key)}", param="Idempotency-Key"
         )
+    traceparent = request.headers.get("traceparent", "")
     facts = ReuseFacts(effective=effective_parameters(clip, max_sequence_length=limits.max_sequence_length))
     idempotency = None if key is None else Idempotency(key=key, fingerprint=print_of_body)
     # A look-up that only helps to refuse would cost the most when there is the least to spare.
@@ -223,6 +230,7 @@ async def _submit(
         idempotency=idempotency,
         work_s=await services.predict_work(tenant, clip) if has_room else 0.0,
         deadline_s=deadline_s,
+        traceparent=traceparent if _TRACEPARENT.fullmatch(traceparent) else "",
     )
 
 

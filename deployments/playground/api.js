@@ -1,8 +1,28 @@
 // The HTTP API as the page uses it; every failure is an Error with the server's own sentence.
 
+// The key is kept as a cookie of this session: a video's address and a WebSocket can carry nothing else.
+const COOKIE = "reprise_api_key";
+const keyForm = document.getElementById("key-form");
+
+keyForm.addEventListener("submit", (event) => {
+  event.preventDefault();
+  const secure = location.protocol === "https:" ? "; secure" : "";
+  document.cookie = `${COOKIE}=${encodeURIComponent(keyForm.elements.key.value.trim())}; path=/; samesite=strict${secure}`;
+  keyForm.hidden = true;
+  keyForm.dispatchEvent(new CustomEvent("key-given"));
+});
+
+function storedKey() {
+  const found = document.cookie.split("; ").find((pair) => pair.startsWith(`${COOKIE}=`));
+  return found && decodeURIComponent(found.slice(COOKIE.length + 1));
+}
+
 export async function call(method, path, body) {
   const headers = body === undefined ? {} : { "content-type": "application/json" };
+  const key = storedKey();
+  if (key) headers.authorization = `Bearer ${key}`;
   const response = await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
+  if (response.status === 401) keyForm.hidden = false;
   const answer = await response.json().catch(() => null);
   if (!response.ok) throw new Error(answer?.error?.message ?? `${method} ${path}: ${response.status}`);
   return answer;

@@ -34,14 +34,18 @@ for (const [place, tab] of tabs.entries()) {
 const wanted = tabs.find((tab) => `#${tab.getAttribute("aria-controls")}` === location.hash);
 if (wanted) select(wanted);
 
+let nextLook;
+
 async function watchHealth() {
+  clearTimeout(nextLook);
   const health = document.getElementById("health");
   try {
     const [state, models] = await Promise.all([call("GET", "health"), call("GET", "v1/models")]);
     health.textContent = state.ready ? models.data.map((model) => model.id).join(", ") : state.reason;
   } catch (error) {
-    health.textContent = "the server does not answer";
+    health.textContent = document.getElementById("key-form").hidden ? "the server does not answer" : error.message;
   }
-  setTimeout(watchHealth, 5000);
+  nextLook = setTimeout(watchHealth, 5000);
 }
+document.getElementById("key-form").addEventListener("key-given", watchHealth);
 watchHealth();

@@ -35,6 +35,7 @@ from deployments.metrics import METRICS_PERIOD_S, RayMetrics, lane_samples
 from deployments.planning import PlanningConfig
 from deployments.replicas.store import Store, store_url
 from deployments.router import Router, RouterConfig
+from deployments.traces import TraceReporter
 from deployments.webhooks import WebhookReporter, WebhookSender
 
 logger = logging.getLogger(__name__)
@@ -97,6 +98,8 @@ class RouterDeployment:
         ended = EndedJobs.connect(url, name=f"herald-{secrets.token_hex(6)}")
         hooks = WebhookStore.connect(url)
         reporters: list[Reporter] = [log, JobMetrics(self._metrics), CostLearner(self._costs), WebhookReporter(hooks)]
+        if config.log.otlp_endpoint is not None:
+            reporters.append(TraceReporter(config.log.otlp_endpoint))
         herald, sender = Herald(ended, jobs, reporters), WebhookSender(hooks, jobs, self._metrics)
         self._telling = [asyncio.create_task(work) for work in (herald.run(), sender.run(), self._watch())]
 

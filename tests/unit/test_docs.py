@@ -21,7 +21,7 @@ from reprise.chorus.plan import MissReason
 ROOT = pathlib.Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
-FOLDERS = "actors|benchmarks|cache_store|deployments|docs|load_tests|reprise|scripts|tests|training"
+FOLDERS = "actors|benchmarks|cache_store|deploy|deployments|docs|load_tests|reprise|scripts|tests|training"
 
 page_of = pytest.mark.parametrize("page", PAGES, ids=NAMES)
 

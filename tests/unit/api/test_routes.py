@@ -282,3 +282,21 @@ async def test_the_lifespan_starts_and_ends_cleanly(jobs_url: str, artifacts: Ar
     app = create_api(ApiSettings(limits=tiny_limits()), jobs, artifacts, forget_source=Forgotten())
     async with app.router.lifespan_context(app):
         assert await jobs.claim("played", count=1, block_s=0.01) == []
+
+
+@pytest.mark.parametrize(
+    ("header", "kept"),
+    [
+        ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", True),
+        ("00-0af7651916cd43dd8448eb211c80319c", False),
+        ("nonsense\u00e9", False),
+    ],
+)
+async def test_the_callers_trace_is_kept_and_nonsense_is_no_fault(
+    http: httpx2.AsyncClient, jobs: JobStore, header: str, kept: bool
+) -> None:
+    answer = await http.post("/v1/videos", json={"prompt": "a"}, headers=[(b"traceparent", header.encode())])
+    assert answer.status_code == 200
+    job = await jobs.get(TENANT, answer.json()["id"])
+    assert job is not None
+    assert job.traceparent == (header if kept else None)
