@@ -42,6 +42,9 @@ class Herald:
             except (RedisError, OSError) as error:
                 logger.warning("ends of jobs could not be read, trying again: %s", error)
                 await asyncio.sleep(_WAIT_S)
+            except Exception:  # one end that nobody can read must not silence all that follow
+                logger.exception("an end of a job could not be reported")
+                await asyncio.sleep(_WAIT_S)
 
     async def report_some(self, *, wait_s: float) -> int:
         """Report what has ended; gives the number of ends."""

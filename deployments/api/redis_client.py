@@ -1,5 +1,7 @@
 """Open the Redis clients of the HTTP edge and the router, whose every wait is bounded."""
 
+from typing import Any, Self
+
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -19,3 +21,19 @@ def connect_async(url: str, *, timeout_s: float = 5.0) -> Redis:
         socket_connect_timeout=timeout_s,
         retry=Retry(NoBackoff(), 0),
     )
+
+
+class RedisStore:
+    """What keeps its values in Redis. Bound to the event loop it is first used on."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis: Any = redis  # redis-py's types make every command sync or async
+
+    @classmethod
+    def connect(cls, url: str) -> Self:
+        """Make a store on a Redis URL; connects on first use."""
+        return cls(connect_async(url))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._redis.aclose()

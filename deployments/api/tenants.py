@@ -12,12 +12,10 @@ import json
 import re
 import secrets
 import time
-from typing import Any, Final, Self, cast
-
-from redis.asyncio import Redis
+from typing import Final, cast
 
 from deployments.api.job_keys import PREFIX, limits_key
-from deployments.api.redis_client import connect_async
+from deployments.api.redis_client import RedisStore
 from reprise.chorus.plan import ReuseMode
 
 DEFAULT_TENANT: Final = "default"
@@ -65,20 +63,8 @@ class TenantLimits:
             raise ValueError(f"min_tau must be between 0 and 1, got {self.min_tau}")
 
 
-class TenantStore:
-    """Keys and limits of all tenants. Bound to the event loop it is first used on."""
-
-    def __init__(self, redis: Redis) -> None:
-        self._redis: Any = redis  # redis-py's types make every command sync or async
-
-    @classmethod
-    def connect(cls, url: str) -> Self:
-        """Make a store on a Redis URL; connects on first use."""
-        return cls(connect_async(url))
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._redis.aclose()
+class TenantStore(RedisStore):
+    """Keys and limits of all tenants."""
 
     async def create_key(self, tenant: str, *, name: str = "") -> tuple[ApiKey, str]:
         """Make a key of a tenant; its text is given once and cannot be read again."""

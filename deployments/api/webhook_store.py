@@ -10,12 +10,12 @@ import base64
 import dataclasses
 import json
 import secrets
-from typing import Any, Final, Self
+from typing import Final
 
 from redis.asyncio import Redis
 
 from deployments.api.job_keys import PREFIX
-from deployments.api.redis_client import connect_async
+from deployments.api.redis_client import RedisStore
 
 LEASE_S: Final = 60.0
 """A delivery that a sender has begun is left to it for so long."""
@@ -23,6 +23,13 @@ SECRET_PREFIX: Final = "whsec_"
 _HOOKS: Final = f"{PREFIX}:webhooks"
 _DELIVERIES: Final = f"{PREFIX}:deliveries"
 _BATCH: Final = 8
+_BEGIN: Final = """
+-- Lease what is due in one step, so that of two senders with different clocks only one gets it.
+-- KEYS: deliveries | ARGV: now, end of the lease, most
+local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'LIMIT', 0, ARGV[3])
+for _, member in ipairs(due) do redis.call('ZADD', KEYS[1], ARGV[2], member) end
+return due
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,20 +40,12 @@ class Webhook:
     secret: str = dataclasses.field(repr=False)
 
 
-class WebhookStore:
-    """The webhooks of all tenants and what is still to be delivered. Bound to the event loop it is first used on."""
+class WebhookStore(RedisStore):
+    """The webhooks of all tenants and what is still to be delivered."""
 
     def __init__(self, redis: Redis) -> None:
-        self._redis: Any = redis  # redis-py's types make every command sync or async
-
-    @classmethod
-    def connect(cls, url: str) -> Self:
-        """Make a store on a Redis URL; connects on first use."""
-        return cls(connect_async(url))
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._redis.aclose()
+        super().__init__(redis)
+        self._begin = redis.register_script(_BEGIN)
 
     async def set(self, tenant: str, url: str) -> Webhook:
         """Set a tenant's address, with a new secret."""
@@ -69,14 +68,9 @@ class WebhookStore:
 
     async def begin_due(self, now: float) -> list[tuple[str, str, int]]:
         """Give (tenant, video id, attempts) of deliveries that are due; no other sender gets them for a while."""
-        members = await self._redis.zrangebyscore(_DELIVERIES, "-inf", now, start=0, num=_BATCH)
-        begun = []
-        for member in members:
-            # Of two senders one moves the time on, and the other sees that it has moved.
-            if await self._redis.zadd(_DELIVERIES, {member: now + LEASE_S}, xx=True, gt=True, ch=True):
-                tenant, video_id, attempts = member.split("/")
-                begun.append((tenant, video_id, int(attempts)))
-        return begun
+        members = await self._begin(keys=[_DELIVERIES], args=[now, now + LEASE_S, _BATCH])
+        parts = (member.split("/") for member in members)
+        return [(tenant, video_id, int(attempts)) for tenant, video_id, attempts in parts]
 
     async def drop(self, tenant: str, video_id: str, attempts: int) -> None:
         """Forget a delivery."""

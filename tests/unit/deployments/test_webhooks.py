@@ -166,7 +166,8 @@ async def test_two_senders_share_and_a_dead_one_is_stood_in_for(
     for job in made:
         await WebhookReporter(hooks, clock).report(job)
     other = WebhookStore.connect(jobs_url)
-    begun = await asyncio.gather(*(store.begin_due(clock.now) for store in (hooks, other, hooks)))
+    senders = ((hooks, clock.now), (other, clock.now + 5), (hooks, clock.now + 9))
+    begun = await asyncio.gather(*(store.begin_due(now) for store, now in senders))
     assert sorted(video_id for some in begun for _, video_id, _ in some) == sorted(job.id for job in made)
     assert await other.begin_due(clock.now + LEASE_S - 1) == []
     assert len(await other.begin_due(clock.now + LEASE_S)) == 6, "nobody dropped them"
