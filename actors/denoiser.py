@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Callable
 import torch
 from torch import Tensor
 
+from actors.device_memory import check_fits
 from actors.engines.media import make_media
 from actors.event_stream import stream_events
 from actors.messages import ClipDone, ClipRequest, DenoiseEvent, DenoiseRequest, StepDone, TrajectoryStored
@@ -40,6 +41,8 @@ class DenoiserConfig:
 
     preset: ModelPreset
     device: str = "cpu"
+    memory_gib: float | None = None
+    """What may be used of the device's memory; None is all that is free."""
     num_threads: int = 1
     """Threads of the CPU kernels."""
     teacache: TeaCacheConfig | None = None
@@ -57,6 +60,7 @@ class DenoiserReplica:
 
     def start(self) -> None:
         """Load the model and make one real clip, so that the first caller waits for nothing that could be done now."""
+        check_fits(self._config.preset, self._config.device, memory_gib=self._config.memory_gib)
         torch.set_num_threads(self._config.num_threads)
         self._model = load(self._config.preset, self._config.device)
         begin = time.perf_counter()

@@ -84,6 +84,7 @@ def build_app(config: AppConfig) -> Application:
         DenoiserConfig(
             preset=config.model_preset(),
             device=worker.device,
+            memory_gib=worker.memory_gib,
             num_threads=worker.num_threads,
             teacache=config.teacache(),
         ),

@@ -120,6 +120,14 @@ class AppConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_memory(self) -> Self:
+        try:
+            self.model_preset()
+        except ValueError as error:
+            raise ValueError(f"denoiser.memory_gib: {error}") from error
+        return self
+
+    @model_validator(mode="after")
     def _check_live(self) -> Self:
         self.live_config()
         return self
@@ -140,7 +148,9 @@ class AppConfig(Section):
 
     def model_preset(self) -> ModelPreset:
         """Give the preset, with the caller's checkpoint in place of its own if there is one."""
-        preset = PRESETS[self.preset].model()
+        preset, memory_gib = PRESETS[self.preset].model(), self.denoiser.memory_gib
+        if memory_gib is not None:
+            preset = preset.within(memory_gib)
         return preset if self.model_path is None else dataclasses.replace(preset, path=self.model_path)
 
     def teacache(self) -> TeaCacheConfig | None:

@@ -47,6 +47,8 @@ class DenoiserSection(Section):
     device: str = "cpu"
     num_threads: int = Field(1, ge=1)
     """Threads of one replica's CPU kernels."""
+    memory_gib: float | None = Field(None, gt=0)
+    """What a replica may use of its device; only sizes that fit are offered. None: all of it, and every size must."""
     stall_timeout_s: float = Field(600.0, gt=0)
     """A replica whose clip has not moved by a step for so long is replaced; longer than the longest step and decode."""
     teacache: bool = False

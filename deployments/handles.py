@@ -27,6 +27,8 @@ from reprise.chorus.prompt_diff import align_diff
 
 logger = logging.getLogger(__name__)
 
+_HOST_IS_FULL: Final = "can't allocate memory"
+"""In the RuntimeError that torch raises for the host's memory, for which it has no class."""
 HOP_S: Final = 0.1
 """What a call of a deployment may take beyond the deployment's own deadline."""
 
@@ -170,7 +172,7 @@ def failure_of(cause: Any) -> WorkFailed:
     code = getattr(cause, "code", None)
     if isinstance(code, str) and code in set(FailureCode):
         return WorkFailed(FailureCode(code), str(cause))
-    if type(cause).__name__ == "OutOfMemoryError" or isinstance(cause, MemoryError):
+    if type(cause).__name__ == "OutOfMemoryError" or isinstance(cause, MemoryError) or _HOST_IS_FULL in str(cause):
         return WorkFailed(
             FailureCode.OUT_OF_MEMORY, "the clip does not fit in the device's memory; ask for a smaller one"
         )

@@ -18,6 +18,12 @@ class CheckpointError(RepriseError):
     code: ClassVar[str] = "checkpoint_error"
 
 
+class DoesNotFitError(RepriseError):
+    """A model with its largest clip takes more memory than its device has."""
+
+    code: ClassVar[str] = "out_of_memory"
+
+
 class NumericalError(RepriseError):
     """A NaN or an infinity came out where a picture was expected."""
 

@@ -5,9 +5,11 @@ its stream. A file appears whole or not at all.
 Methods block: an event loop calls them through a thread. Knows nothing about jobs or HTTP.
 """
 
+import contextlib
 import dataclasses
 import enum
 import re
+import secrets
 from typing import IO, Any, Final
 
 import fsspec
@@ -72,13 +74,15 @@ class ArtifactStore:
     def _put(self, tenant: str, video_id: str, name: str, data: bytes) -> None:
         files, folder = self._folder(tenant, video_id)
         files.makedirs(folder, exist_ok=True)
-        file = files.open(f"{folder}/{name}", "wb", autocommit=False)
+        # Beside its place, so that the move is a rename. Not fsspec's autocommit=False, which keeps every file it has
+        # opened for a transaction that nobody ends, and writes to another disk.
+        aside = f"{folder}/.{secrets.token_hex(8)}"
         try:
-            file.write(data)
-            file.close()
-            file.commit()
+            files.pipe_file(aside, data)
+            files.mv(aside, f"{folder}/{name}")
         except BaseException:
-            file.discard()
+            with contextlib.suppress(Exception):  # the first error is the one to tell
+                files.rm_file(aside)
             raise
 
     def size(self, tenant: str, video_id: str, variant: Variant) -> int | None:

@@ -6,11 +6,13 @@ has just ended; then it did nothing.
 
 import contextlib
 import random
+import resource
 import signal
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
+import psutil
 import redis
 import torch
 
@@ -46,6 +48,19 @@ def _stall(part: str) -> Fault:
             plant.send(pid, signal.SIGCONT)
 
     return fault
+
+
+def _starve(plant: Plant, _draw: random.Random) -> None:
+    """Give the denoiser no more memory than it has, wherever in a clip it is."""
+    unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    for pid in plant.pids("Denoiser"):
+        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
+            # Half of the addresses in use: every further mapping fails, which takes large tensors first.
+            resource.prlimit(pid, resource.RLIMIT_AS, (psutil.Process(pid).memory_info().vms // 2, unlimited[1]))
+            try:
+                time.sleep(PAUSE_S)
+            finally:
+                resource.prlimit(pid, resource.RLIMIT_AS, unlimited)
 
 
 def _kill_store(plant: Plant, _draw: random.Random) -> None:
@@ -136,6 +151,7 @@ def _block_files(plant: Plant, _draw: random.Random) -> None:
 FAULTS: Final[Mapping[str, Fault]] = {
     **{f"kill {part}": _kill(part) for part in PARTS},
     **{f"stall {part}": _stall(part) for part in PARTS},
+    "starve Denoiser": _starve,
     "kill store": _kill_store,
     "stall store": _stall_store,
     "slow network": _slow_network,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from reprise.chorus.gains import AmplificationConfig, amplification_from_json
 from reprise.chorus.stages import StageMap, many_step_map, stage_map_from_json
 from reprise.teacache import TeaCacheConfig, teacache_from_json, wan21_t2v_1_3b_teacache, wan21_t2v_14b_teacache
+from reprise.wan.memory import GIB, MemoryCosts, MemoryNeed
 
 TEMPORAL_STRIDE = 4
 """Every Wan VAE makes one latent of the first frame and one of each four that follow."""
@@ -46,6 +47,7 @@ class ModelPreset:
     flow_shift: float
     max_sequence_length: int
     """Tokens that a prompt is padded or cut to; Wan attends to padding, so it belongs to the weights."""
+    memory: MemoryCosts
     stage_map: StageMap
     edit_radius: int
     """Latent cells by which the differing object's mask grows to what stage 2 denoises."""
@@ -88,6 +90,28 @@ class ModelPreset:
         every = range(1, self.max_num_frames // self.fps + 1)
         return tuple(s for s in every if self._is_valid(s * self.fps + 1))
 
+    def memory_need(self, size: str, num_frames: int) -> MemoryNeed:
+        """Predict what a clip takes on its device, the weights included."""
+        width, height = self.sizes[size]
+        return self.memory.need(
+            width=width,
+            height=height,
+            num_frames=num_frames,
+            text_encoder_dtype=self.text_encoder_dtype,
+            transformer_dtype=self.transformer_dtype,
+            vae_dtype=self.vae_dtype,
+        )
+
+    def within(self, memory_gib: float) -> "ModelPreset":
+        """Keep the sizes whose longest clip fits; raise ValueError when the default's does not."""
+        need = {size: self.memory_need(size, self.max_num_frames).peak / GIB for size in self.sizes}
+        if need[self.default_size] > memory_gib:
+            raise ValueError(
+                f"{self.name} at {self.default_size} and {self.max_num_frames} frames needs "
+                f"{need[self.default_size]:.1f} GiB, has {memory_gib:g}"
+            )
+        return dataclasses.replace(self, sizes={size: self.sizes[size] for size in need if need[size] <= memory_gib})
+
     def num_frames(self, seconds: int) -> int:
         """Give the frames of a clip of so many seconds: both ends are shown, so one more than seconds * fps."""
         if seconds not in self.seconds:
@@ -127,6 +151,14 @@ def tiny() -> ModelPreset:
         guidance_scale=4.0,
         flow_shift=3.0,
         max_sequence_length=48,
+        memory=MemoryCosts(
+            text_encoder_parameters=410_496,
+            transformer_parameters=2_426_416,
+            vae_parameters=1_779_568,
+            forward_elements_per_token=1_720,
+            decode_elements_per_pixel=255,
+            token_pixels=8,
+        ),
         stage_map=stage_map_from_json((WEIGHTS / "tiny" / "stage_map.json").read_text()),
         edit_radius=1,
         see_radius=2,
@@ -169,6 +201,13 @@ def wan21_t2v_1_3b() -> ModelPreset:
         guidance_scale=5.0,
         flow_shift=3.0,
         max_sequence_length=512,
+        memory=MemoryCosts(
+            text_encoder_parameters=5_680_910_336,
+            transformer_parameters=1_418_996_800,
+            vae_parameters=126_892_531,
+            forward_elements_per_token=24_800,
+            decode_elements_per_pixel=4_880,
+        ),
         stage_map=many_step_map(),
         edit_radius=8,
         see_radius=14,
@@ -178,10 +217,14 @@ def wan21_t2v_1_3b() -> ModelPreset:
 
 def wan21_t2v_14b() -> ModelPreset:
     """Give Wan2.1-T2V-14B, at its native 720p and 480p sizes and the shift for 720p."""
+    small = wan21_t2v_1_3b()
     return dataclasses.replace(
-        wan21_t2v_1_3b(),
+        small,
         name="wan2.1-t2v-14b",
         path="Wan-AI/Wan2.1-T2V-14B-Diffusers",
+        memory=dataclasses.replace(
+            small.memory, transformer_parameters=14_288_491_584, forward_elements_per_token=57_300
+        ),
         sizes={name: _parse_size(name) for name in ("1280x720", "720x1280", "832x480", "480x832")},
         default_size="1280x720",
         flow_shift=5.0,

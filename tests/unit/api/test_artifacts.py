@@ -1,10 +1,12 @@
 """Files come back whole, only under ids of the server's own, on a folder and on another fsspec backend alike."""
 
+import gc
 import pathlib
 import pickle
 import uuid
 
 import pytest
+from fsspec.implementations.local import LocalFileOpener
 
 from deployments.api.artifacts import ArtifactStore, Variant
 
@@ -70,3 +72,12 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: pathlib.Path) -> None:
 def test_a_store_crosses_processes() -> None:
     store = ArtifactStore("memory://x")
     assert pickle.loads(pickle.dumps(store)) == store
+
+
+def test_what_was_written_is_let_go(tmp_path: pathlib.Path) -> None:
+    store = ArtifactStore(str(tmp_path))
+    for _ in range(3):
+        store.put_bytes("a", VIDEO_ID, Variant.VIDEO, b"film")
+    gc.collect()
+    kept = [each for each in gc.get_objects() if isinstance(each, LocalFileOpener)]
+    assert not [file for file in kept if str(tmp_path) in file.path]

@@ -135,3 +135,10 @@ def test_another_encoder_is_another_partition() -> None:
         for revision in ("1", "2")
     )
     assert one.digest() != two.digest()
+
+
+def test_memory_bounds_the_sizes_that_are_offered() -> None:
+    config = AppConfig.model_validate({"preset": "wan2.1-t2v-14b", "denoiser": {"memory_gib": 64}})
+    assert len(config.api_settings().limits.sizes) == 4
+    with pytest.raises(ValidationError, match=r"denoiser\.memory_gib: wan2\.1-t2v-14b at 1280x720 .* needs 60\.8 GiB"):
+        AppConfig.model_validate({"preset": "wan2.1-t2v-14b", "denoiser": {"memory_gib": 24}})

@@ -31,6 +31,7 @@ class OutOfMemoryError(RuntimeError):
         (NumericalError("a NaN in frame 3"), FailureCode.NUMERICAL_ERROR),
         (OutOfMemoryError("CUDA out of memory"), FailureCode.OUT_OF_MEMORY),
         (MemoryError(), FailureCode.OUT_OF_MEMORY),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"), FailureCode.OUT_OF_MEMORY),
         (ValueError("expected 4k + 1 frames"), FailureCode.INVALID_INPUT),
         (Cancelled("stopped"), FailureCode.INTERNAL_ERROR),
         (CheckpointError("no vae"), FailureCode.INTERNAL_ERROR),
