@@ -5,7 +5,6 @@ Runs the forwards itself, or has a gang of actors run them as a wavefront. Knows
 
 import concurrent.futures
 import contextlib
-import dataclasses
 import functools
 import logging
 import time
@@ -17,7 +16,7 @@ import torch
 from actors.engines.fragments import FragmentWriter
 from actors.engines.media import MediaWriter
 from actors.event_stream import stream_events
-from actors.messages import ChunkDone, ClipRequest, LongDone, LongEvent, LongRequest, LongWork
+from actors.messages import ChunkDone, ClipRequest, LongDone, LongEvent, LongRendererConfig, LongRequest, LongWork
 from reprise.flashforward.denoiser import LongVideoSpec
 from reprise.flashforward.model import LongModel, embed, load_long, new_denoiser
 from reprise.flashforward.schedule import Method, Placement, list_forwards
@@ -27,20 +26,6 @@ from reprise.wan.model import PromptEmbedding
 from reprise.wan.vae_stream import VideoDecoder
 
 logger = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class LongRendererConfig:
-    """Which model makes long videos, and on how many workers."""
-
-    preset: LongPreset
-    placement: Placement = Placement.ONE_WORKER
-    device: str = "cpu"
-    num_threads: int = 1
-    """Threads of one worker's CPU kernels."""
-    num_cpus: float = 1.0
-    """Of each of several workers, as is num_gpus."""
-    num_gpus: float = 0.0
 
 
 class Renderer(Protocol):

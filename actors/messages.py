@@ -9,6 +9,8 @@ from typing import Any
 
 from reprise.chorus.plan import ReuseMode, ReusePlan
 from reprise.chorus.work import WorkDone
+from reprise.flashforward.schedule import Placement
+from reprise.wan.long_presets import LongPreset
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,6 +143,20 @@ class LongDone:
     prompt_s: float
     decode_s: float
     encode_s: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class LongRendererConfig:
+    """Which model makes long videos, and on how many workers."""
+
+    preset: LongPreset
+    placement: Placement = Placement.ONE_WORKER
+    device: str = "cpu"
+    num_threads: int = 1
+    """Threads of one worker's CPU kernels."""
+    num_cpus: float = 1.0
+    """Of each of several workers, as is num_gpus."""
+    num_gpus: float = 0.0
 
 
 LongEvent = ChunkDone | LongDone

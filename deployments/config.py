@@ -13,8 +13,8 @@ from pydantic import field_validator, model_validator
 
 from actors.embedder import EmbedderConfig
 from actors.live_messages import LiveWorkerConfig
-from actors.long_renderer import LongRendererConfig
 from actors.mask_generator import MaskEngineName, MaskGeneratorConfig
+from actors.messages import LongRendererConfig
 from actors.retrieval import RetrievalConfig
 from actors.stream_group import GroupConfig
 from actors.stream_session import SessionConfig

@@ -4,14 +4,18 @@ Ray exports them at each node's metrics port as `ray_<name>`, beside Serve's own
 recorded when is decided where it happens; a sample is a value.
 """
 
+import asyncio
 import dataclasses
 import enum
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 from actors.stream_figures import StreamFigures
 from cache_store.cache import CacheStats
 from deployments.api.video_job import LaneLoad
+
+logger = logging.getLogger(__name__)
 
 
 class Kind(enum.Enum):
@@ -129,6 +133,16 @@ class RayMetrics:
                     instrument.set(sample.value, tags=tags)
                 case Kind.HISTOGRAM:
                     instrument.observe(sample.value, tags=tags)
+
+
+async def record_regularly(metrics: Metrics, read: Callable[[], Awaitable[Iterable[Sample]]]) -> None:
+    """Record what nobody reports as it happens, for ever; a reading that fails is logged and left out."""
+    while True:
+        await asyncio.sleep(METRICS_PERIOD_S)
+        try:
+            metrics.record(await read())
+        except Exception as error:  # whatever it is, the next reading may be one
+            logger.warning("a reading of the metrics failed: %s: %s", type(error).__name__, error)
 
 
 def _make(name: str, metric: Metric) -> Any:

@@ -10,6 +10,7 @@ import os
 import pathlib
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Sequence
 
@@ -41,6 +42,16 @@ def start(config: AppConfig, *, host: str, port: int, metrics_port: int | None =
     )
     serve.start(http_options={"host": host, "port": port}, logging_config={"log_level": "WARNING"})
     serve.run(build_app(config), name=APP_NAME, route_prefix="/")
+
+
+def why_not_started() -> str | None:
+    """Say which part keeps the application from starting."""
+    from ray import serve
+
+    from deployments.serving_state import what_is_missing
+
+    app = serve.status().applications.get(APP_NAME)
+    return None if app is None else what_is_missing(app.deployments)
 
 
 def metrics_url() -> str:
@@ -95,7 +106,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     values = yaml.safe_load(args.config.read_text()) if args.config else {}
     config = AppConfig.model_validate(values or {})
     logger.info("starting %s; the first start takes about a minute", config.preset)
-    start(config, host=args.host, port=args.port, metrics_port=args.metrics_port)
+    try:
+        start(config, host=args.host, port=args.port, metrics_port=args.metrics_port)
+    except RuntimeError as error:
+        logger.error("%s", why_not_started() or error)
+        stop()
+        sys.exit(1)
     done = threading.Event()
     for signum in (signal.SIGINT, signal.SIGTERM):  # after the start, since Ray takes SIGTERM over
         signal.signal(signum, lambda *_: done.set())

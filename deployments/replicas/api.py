@@ -1,8 +1,10 @@
 """The HTTP deployment: the ASGI app, its stores, and the two things it asks of other deployments."""
 
 import asyncio
+import logging
 from typing import Any
 
+from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from actors.messages import ClipRequest
@@ -19,7 +21,11 @@ from deployments.guard import Guard
 from deployments.live_handle import RayLiveStreams
 from deployments.metrics import RayMetrics, Sample
 from deployments.replicas.store import Store, store_url
+from deployments.serving_state import what_is_missing
 
+logger = logging.getLogger(__name__)
+
+READY_TIMEOUT_S = 1.0
 MASK_TIMEOUT_S = 5.0
 PREDICT_TIMEOUT_S = 0.5
 """For a look-up before a job is queued, which its caller waits for; later, and its work is not known."""
@@ -69,11 +75,23 @@ class ApiDeployment:
         )
 
     async def _check_readiness(self) -> Readiness:
+        missing = await self._what_is_missing()
+        if missing is not None:
+            return Readiness(ready=False, reason=missing)
         try:
-            await asyncio.wait_for(self._router.is_ready.remote(), timeout=1.0)
+            await asyncio.wait_for(self._router.is_ready.remote(), timeout=READY_TIMEOUT_S)
         except Exception as error:  # whatever keeps the router from answering is the reason
             return Readiness(ready=False, reason=f"the router is not ready: {type(error).__name__}")
         return Readiness(ready=True)
+
+    async def _what_is_missing(self) -> str | None:
+        name = serve.get_replica_context().app_name
+        try:
+            status = await asyncio.wait_for(asyncio.to_thread(serve.status), timeout=READY_TIMEOUT_S)
+        except Exception as error:  # replicas serve on without a controller for as long as it is away
+            logger.warning("Serve's controller does not answer: %s", type(error).__name__)
+            return None
+        return what_is_missing(status.applications[name].deployments) if name in status.applications else None
 
     async def _predict_work(self, tenant: str, clip: ClipRequest) -> float:
         found = await self._predicting.call(lambda: self._router.estimate.remote(tenant, clip))

@@ -18,7 +18,7 @@ from deployments.api.artifacts import ArtifactStore
 from deployments.api.jobs import JobStore
 from deployments.config import AppConfig
 from deployments.live_handle import LIVE_NAMESPACE, MOST_CALLS, answer_of
-from deployments.metrics import METRICS_PERIOD_S, RayMetrics, stream_samples
+from deployments.metrics import RayMetrics, Sample, record_regularly, stream_samples
 from deployments.recording import keep_recording
 from deployments.replicas.store import Store, store_url
 
@@ -41,9 +41,8 @@ class LiveDeployment:
         self._artifacts = ArtifactStore(config.artifacts())
         self._size = config.model_preset().default_size
         self._max_sequence_length = live.workers.worker.preset.model.max_sequence_length
-        self._metrics = RayMetrics()
         self._keeping = asyncio.create_task(self._keep_recordings())
-        self._watching = asyncio.create_task(self._watch())
+        self._watching = asyncio.create_task(record_regularly(RayMetrics(), self._read))
 
     async def open(self, spec: StreamSpec) -> tuple[str, str]:
         """Begin a stream; the group's name and the stream's token in it. Raises StreamsFull."""
@@ -54,14 +53,9 @@ class LiveDeployment:
         """Fail when the group is gone or does not answer; Serve then starts another, with workers of its own."""
         await asyncio.wait_for(self._group.stats.remote(), HEALTH_TIMEOUT_S)
 
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(METRICS_PERIOD_S)
-            try:
-                stats, figures = await asyncio.gather(self._group.stats.remote(), self._group.take_figures.remote())
-            except RayActorError:
-                return  # the health check tells
-            self._metrics.record(stream_samples(stats, figures))
+    async def _read(self) -> list[Sample]:
+        stats, figures = await asyncio.gather(self._group.stats.remote(), self._group.take_figures.remote())
+        return stream_samples(stats, figures)
 
     async def _keep_recordings(self) -> None:
         while True:

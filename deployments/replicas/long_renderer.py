@@ -5,8 +5,8 @@ import contextlib
 import functools
 from collections.abc import AsyncGenerator
 
-from actors.long_renderer import LongRendererConfig, LongRendererReplica, OneWorker, Renderer
-from actors.messages import LongEvent, LongRequest
+from actors.long_renderer import LongRendererReplica, OneWorker, Renderer
+from actors.messages import LongEvent, LongRendererConfig, LongRequest
 from actors.wavefront import GangConfig, Wavefront
 from deployments.stall_watch import StallWatch
 from reprise.flashforward.model import LongModel

@@ -6,10 +6,11 @@ from typing import Any
 from ray.serve.handle import DeploymentHandle
 
 from actors.retrieval import Admission, RetrievalReplica
+from cache_store.cache import CacheStats
 from cache_store.contracts import EncoderTag
 from cache_store.partition import PartitionKey
 from deployments.config import AppConfig
-from deployments.metrics import METRICS_PERIOD_S, RayMetrics, cache_samples
+from deployments.metrics import RayMetrics, Sample, cache_samples, record_regularly
 from deployments.replicas.store import Store, store_url
 from reprise.chorus.plan import Candidate
 
@@ -21,16 +22,12 @@ class RetrievalDeployment:
         encoder: EncoderTag = await embedder.tag.remote()
         self._replica = RetrievalReplica(config.retrieval_config(), encoder=encoder, store_url=await store_url(store))
         await asyncio.to_thread(self._replica.start)
-        self._metrics = RayMetrics()
-        self._watching = asyncio.create_task(self._watch())
+        self._last_stats: CacheStats | None = None
+        self._watching = asyncio.create_task(record_regularly(RayMetrics(), self._read))
 
-    async def _watch(self) -> None:
-        before = None
-        while True:
-            await asyncio.sleep(METRICS_PERIOD_S)
-            now = self._replica.stats()
-            self._metrics.record(cache_samples(now, before))
-            before = now
+    async def _read(self) -> list[Sample]:
+        before, self._last_stats = self._last_stats, self._replica.stats()
+        return cache_samples(self._last_stats, before)
 
     async def candidates(self, partition: PartitionKey, vector: bytes, count: int) -> list[Candidate]:
         """Give the nearest sources of a partition."""

@@ -1,12 +1,10 @@
 """The router's deployment: waits for every part, then runs jobs until it is told to drain."""
 
 import asyncio
-import logging
 import pathlib
 import secrets
 
 from ray.serve.handle import DeploymentHandle
-from redis.exceptions import RedisError
 
 from actors.messages import ClipRequest
 from cache_store.contracts import EncoderTag
@@ -31,14 +29,12 @@ from deployments.herald import Herald, Reporter
 from deployments.job_log import JobLog
 from deployments.job_metrics import JobMetrics
 from deployments.long_job import LongJobRunner
-from deployments.metrics import METRICS_PERIOD_S, RayMetrics, lane_samples
+from deployments.metrics import RayMetrics, Sample, lane_samples, record_regularly
 from deployments.planning import PlanningConfig
 from deployments.replicas.store import Store, store_url
 from deployments.router import Router, RouterConfig
 from deployments.traces import TraceReporter
 from deployments.webhooks import WebhookReporter, WebhookSender
-
-logger = logging.getLogger(__name__)
 
 
 def router_config(config: AppConfig, lane: Lane) -> RouterConfig:
@@ -100,8 +96,9 @@ class RouterDeployment:
         reporters: list[Reporter] = [log, JobMetrics(self._metrics), CostLearner(self._costs), WebhookReporter(hooks)]
         if config.log.otlp_endpoint is not None:
             reporters.append(TraceReporter(config.log.otlp_endpoint))
+        watching = record_regularly(self._metrics, self._read_queues)
         herald, sender = Herald(ended, jobs, reporters), WebhookSender(hooks, jobs, self._metrics)
-        self._telling = [asyncio.create_task(work) for work in (herald.run(), sender.run(), self._watch())]
+        self._telling = [asyncio.create_task(work) for work in (herald.run(), sender.run(), watching)]
 
     async def estimate(self, tenant: str, clip: ClipRequest) -> float:
         """Predict the seconds that a worker will spend on a request after its look-up; 0 while nothing is known."""
@@ -110,14 +107,8 @@ class RouterDeployment:
         plan = None if clip.is_long else await self._runner.estimate(tenant, clip)
         return self._costs.predict(clip, None if plan is None else plan.boundaries) or 0.0
 
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(METRICS_PERIOD_S)
-            try:
-                for lane in Lane:
-                    self._metrics.record(lane_samples(lane, await self._jobs.load(lane)))
-            except (RedisError, OSError) as error:
-                logger.warning("the queues could not be read: %s", error)
+    async def _read_queues(self) -> list[Sample]:
+        return [sample for lane in Lane for sample in lane_samples(lane, await self._jobs.load(lane))]
 
     def is_ready(self) -> bool:
         """Answer once every part the router depends on has started and its loops run."""

@@ -9,8 +9,15 @@ import av
 import numpy as np
 import pytest
 
-from actors.long_renderer import LongRendererConfig, LongRendererReplica, OneWorker, Renderer
-from actors.messages import ChunkDone, ClipRequest, LongDone, LongEvent, LongRequest
+from actors.long_renderer import LongRendererReplica, OneWorker, Renderer
+from actors.messages import (
+    ChunkDone,
+    ClipRequest,
+    LongDone,
+    LongEvent,
+    LongRendererConfig,
+    LongRequest,
+)
 from reprise.flashforward.denoiser import LongVideoSpec
 from reprise.flashforward.model import LongModel
 from reprise.flashforward.worker import Delivery, RunFacts
