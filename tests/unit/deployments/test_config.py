@@ -142,3 +142,9 @@ def test_memory_bounds_the_sizes_that_are_offered() -> None:
     assert len(config.api_settings().limits.sizes) == 4
     with pytest.raises(ValidationError, match=r"denoiser\.memory_gib: wan2\.1-t2v-14b at 1280x720 .* needs 60\.8 GiB"):
         AppConfig.model_validate({"preset": "wan2.1-t2v-14b", "denoiser": {"memory_gib": 24}})
+
+
+def test_another_embedder_s_tau_moves_the_preset_s_thresholds() -> None:
+    config = AppConfig.model_validate({"embedder": {"tau": 0.6}})
+    assert config.model_preset().tau == config.api_settings().limits.min_tau == 0.6
+    assert config.model_preset().stage_map.rows[0].k1 == AppConfig().model_preset().stage_map.rows[0].k1

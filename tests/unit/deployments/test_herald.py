@@ -9,7 +9,9 @@ import pytest
 
 from deployments.api.ended_jobs import EndedJobs
 from deployments.api.facts import FailureCode, StageSeconds
+from deployments.api.job_keys import job_key
 from deployments.api.jobs import JobStore
+from deployments.api.redis_client import connect_async
 from deployments.api.video_job import VideoJob
 from deployments.herald import Herald
 from deployments.job_log import JobLog, log_line
@@ -107,6 +109,16 @@ async def test_of_a_job_deleted_meanwhile_nothing_is_told(jobs: JobStore, ended:
     await jobs.delete(TENANT, job.id)
     assert await tell_all(Herald(ended, jobs, [book])) == 1
     assert book.ids == []
+
+
+async def test_an_end_that_nobody_can_read_holds_up_no_other(jobs: JobStore, ended: EndedJobs, jobs_url: str) -> None:
+    broken, job, book = await end(jobs), await end(jobs), Book()
+    client = connect_async(jobs_url)
+    await client.hset(job_key(TENANT, broken.id), "request", "not what was written")
+    await client.aclose()
+    assert await tell_all(Herald(ended, jobs, [book])) == 2
+    assert book.ids == [job.id]
+    assert await tell_all(Herald(ended, jobs, [book])) == 0, "it does not come again"
 
 
 async def test_a_line_says_what_happened_and_no_prompt(jobs: JobStore, tmp_path: pathlib.Path) -> None:

@@ -112,3 +112,16 @@ def test_table_that_is_not_monotone_is_refused_by_its_values(
 def test_impossible_table_is_refused(tau: float, num_steps: int, named: str) -> None:
     with pytest.raises(ValueError, match=f"got {named}"):
         StageMap(tau=tau, num_steps=num_steps, rows=())
+
+
+def test_a_table_moved_to_another_tau_gives_what_it_gave_for_scores_moved_alike() -> None:
+    moved = many_step_map().moved_to(0.5)
+    assert moved.tau == 0.5
+    for score in (0.49, 0.5, 0.59, 0.6, 0.77, 0.82):
+        expected = many_step_map().stage_boundaries(round(score + 0.15, 6), num_steps=50)
+        assert moved.stage_boundaries(score, num_steps=50) == expected
+
+
+def test_a_table_moved_up_ends_at_one() -> None:
+    moved = few_step_map().moved_to(0.8)
+    assert [row.min_score for row in moved.rows] == [0.8, 1.0]
