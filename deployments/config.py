@@ -279,4 +279,5 @@ class AppConfig(Section):
                 long=long,
             ),
             admin_key_sha256=self.auth.admin_key_sha256,
+            poll_after_ms=self.api.poll_after_ms,
         )

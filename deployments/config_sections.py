@@ -168,6 +168,8 @@ class ApiSection(Section):
     num_replicas: int = Field(1, ge=1)
     result_ttl_s: int = Field(24 * 3600, gt=0)
     """Seconds a finished job and its files are kept."""
+    poll_after_ms: int = Field(500, ge=10, le=60_000)
+    """How long a client is told to wait before it asks again for an unfinished job."""
 
 
 class LogSection(Section):

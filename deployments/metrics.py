@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from actors.stream_figures import StreamFigures
 from cache_store.cache import CacheStats
-from deployments.api.video_job import LaneLoad
+from deployments.api.queue_load import LaneLoad
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from load_tests.hit_rate import Window
 
 
-def draw(windows: Sequence[Window], path: pathlib.Path, *, title: str) -> None:
-    """Write a PNG; raises ImportError without matplotlib."""
+def draw(windows: Sequence[Window], path: pathlib.Path, *, title: str, with_paper: bool) -> None:
+    """Write a PNG, for a trace of one theme beside the paper's; raises ImportError without matplotlib."""
     from matplotlib.figure import Figure
 
     canvas = Figure(figsize=(8.0, 6.0), layout="constrained")
@@ -15,7 +15,9 @@ def draw(windows: Sequence[Window], path: pathlib.Path, *, title: str) -> None:
     ends = [window.last for window in windows]
     percent = [float("nan") if window.hit_rate is None else 100 * window.hit_rate for window in windows]
     rates.plot(ends, percent, color="tab:blue", marker=".", label="this run")
-    rates.hlines([20, 50], [0, 1500], [200, 2000], color="black", linestyle=":", label="paper: under 20 %, about 50 %")
+    if with_paper:
+        label = "paper: under 20 %, about 50 %"
+        rates.hlines([20, 50], [0, 1500], [200, 2000], color="black", linestyle=":", label=label)
     rates.set(ylabel="hit rate per 100 requests (%)", ylim=(0, 101), title=title)
     rates.legend(loc="lower right", fontsize="small")
     for name in ("median_job_s", "median_denoise_s"):

@@ -42,7 +42,6 @@ from deployments.api.video_job import (
     JobLease,
     JobPage,
     Lane,
-    LaneLoad,
     VideoJob,
     VideoStatus,
     WriteOutcome,
@@ -192,17 +191,6 @@ class JobStore:
             ],
         )
         return bool(found)
-
-    async def load(self, lane: Lane) -> LaneLoad:
-        """Count the jobs of a lane, and sum up the seconds of work that they are."""
-        work: dict[str, str] = await cast(Awaitable[Any], self._redis.hgetall(lane_key(lane, "work")))
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for tenant in work:
-                pipe.xlen(queue_key(lane, tenant))
-                pipe.xpending(queue_key(lane, tenant), GROUP)
-            found: list[Any] = await pipe.execute()
-        running = sum(pending["pending"] for pending in found[1::2])
-        return LaneLoad(waiting=sum(found[::2]) - running, running=running, work_s=sum(map(float, work.values())))
 
     async def add_finished(
         self,

@@ -158,16 +158,6 @@ class ClaimedJob:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class LaneLoad:
-    """Unfinished jobs of a lane."""
-
-    waiting: int
-    running: int
-    work_s: float
-    """Seconds of work that all of them are, as predicted when they came."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class JobPage:
     """One page of a tenant's list."""
 

@@ -12,6 +12,7 @@ from cache_store.partition import PartitionKey
 from deployments.api.artifacts import ArtifactStore
 from deployments.api.ended_jobs import EndedJobs
 from deployments.api.jobs import JobStore
+from deployments.api.queue_load import QueueReader
 from deployments.api.video_job import Lane
 from deployments.api.webhook_store import WebhookStore
 from deployments.clip_job import ClipJobRunner
@@ -80,7 +81,7 @@ class RouterDeployment:
             diff=None if diff is None else DiffExtractorHandle(diff, deadline_s=config.diff.deadline_s),
             metrics=self._metrics,
         )
-        self._runner, self._jobs = runner, jobs
+        self._runner, self._queues = runner, QueueReader.connect(url)
         self._routers = [Router(router_config(config, Lane.CLIPS), jobs=jobs, runner=runner)]
         if long_renderer is not None:
             long_runner = LongJobRunner(jobs=jobs, artifacts=artifacts, renderer=LongRendererHandle(long_renderer))
@@ -108,7 +109,7 @@ class RouterDeployment:
         return self._costs.predict(clip, None if plan is None else plan.boundaries) or 0.0
 
     async def _read_queues(self) -> list[Sample]:
-        return [sample for lane in Lane for sample in lane_samples(lane, await self._jobs.load(lane))]
+        return [sample for lane in Lane for sample in lane_samples(lane, await self._queues.load(lane))]
 
     def is_ready(self) -> bool:
         """Answer once every part the router depends on has started and its loops run."""
